@@ -13,6 +13,7 @@
 #include "cmd.h"
 #include "launch.h"
 #include "parts.h"
+#include "status.h"
 #include "units.h"
 
 struct values { /* texts go into the environment as they are; NULL: not given */
@@ -109,6 +110,19 @@ static int set_environment(const struct values *values, const char *trace)
     return code;
 }
 
+/* What a killed job can't say itself. */
+static void tell_killed(int fd)
+{
+    struct status *list;
+    size_t n = status_read(fd, &list);
+    for (size_t i = 0; i < n; i++)
+        if (list[i].rank == 0 &&
+            (list[i].flags & (STATUS_STEPPED | STATUS_ENDED)) == STATUS_STEPPED)
+            cmd_say("tune: the job was killed, or left at once, after step %ld, %s", list[i].step,
+                    list[i].text[0] ? list[i].text : "before all was recorded");
+    free(list);
+}
+
 /* The trace goes into the plan's folder. */
 static int tune(const struct values *values, const struct opt_list *args)
 {
@@ -116,7 +130,7 @@ static int tune(const struct values *values, const struct opt_list *args)
     struct parts parts;
     char *trace = NULL, *whole = NULL;
     bool started = false;
-    int code = parts_find(&parts);
+    int code = parts_find(&parts), status = status_open();
     if (code == 0 && asprintf(&trace, "%s/trace", values->output) < 0)
         code = cmd_no_memory();
     if (code == 0 && dpro_recording_prepare(trace, values->force, &err) < 0)
@@ -131,6 +145,7 @@ static int tune(const struct values *values, const struct opt_list *args)
         code = launch_set_recording(&parts, getenv("DPRO_NET"), true);
     if (code == 0)
         code = launch_run("tune", args, &started);
+    tell_killed(status);
     if (whole != NULL && rmdir(whole) == 0) { /* as long as nothing came into it */
         if (started)
             cmd_say("there was nothing to tune: no Python process of %s loaded PyTorch and ended a "
@@ -196,6 +211,11 @@ static int run(const void *given, const struct opt_list *args)
         return cmd_needs(&cmd_tune);
     if (values->tries.n > 0 && !values->restarts) {
         cmd_say("--try names variables that a job is started with: add --restart");
+        return CMD_USAGE;
+    }
+    if (values->restarts && (values->allow || values->iterations || values->n_finalists > 0)) {
+        cmd_say("--allow, --iterations and --finalists are of a job that is recorded: leave them "
+                "out, or --restart");
         return CMD_USAGE;
     }
     code = launch_check(args);

@@ -11,8 +11,7 @@ import xml.sax.saxutils as xml
 from . import __version__
 
 SYSTEM = 4
-_SUMS = {"lost": (), "exposed": ("communication", "bucket_order", "small_messages", "slow_link"),
-         "straggler": ("slow_rank", "uneven_work")}
+_SUMS = {"lost": (), "exposed": ("communication", "bucket_order", "small_messages", "slow_link"), "straggler": ("slow_rank", "uneven_work")}
 
 
 class Threshold:

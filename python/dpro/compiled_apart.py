@@ -81,8 +81,7 @@ class Apart:
             status = None if answer else self.end()
         if answer:
             return answer[len(FAILED):] or None
-        return "compiling it, or what that made, died of %s" % (
-            signal.Signals(-status).name if status < 0 else "exit status %d" % status)
+        return "compiling it, or what that made, died of %s" % (signal.Signals(-status).name if status < 0 else "exit status %d" % status)
 
 
 # In the process of its own

@@ -150,8 +150,7 @@ class Trials:
             problems.setdefault(way.problem, []).append(way.name or "the model")
         text = "; ".join("%s: %s" % (_list(names), problem) for problem, names in problems.items())
         if self._n and rank == 0:
-            report.tell("compiled %d of %d module%s in %.1f s" % (n, self._n, "s" if self._n > 1 else "",
-                                                                 time.monotonic() - self._began))
+            report.tell("compiled %d of %d module%s in %.1f s" % (n, self._n, "s" if self._n > 1 else "", time.monotonic() - self._began))
         if failed:
             report.say("computing " + text, "%scomputed as without the plan: %s" % ("rank %d: " % rank if rank else "", text))
             applied.left_out([way.name for way in failed], text)
@@ -188,8 +187,7 @@ def find(models, computing):
                if not any(module_ways.lies_in(name, other) for other in compiled)]
     found = []
     for compiles, bf16, what in ((True, False, "compiled"), (False, True, "computed in bfloat16"), (True, True, "compiled")):
-        of_kind = [name for name in dict.fromkeys([*compiled, *in_bf16])
-                   if (name in compiled, name in in_bf16) == (compiles, bf16)]
+        of_kind = [name for name in dict.fromkeys([*compiled, *in_bf16]) if (name in compiled, name in in_bf16) == (compiles, bf16)]
         ways, problem = module_ways.find(models, of_kind, what, lambda module, _, bf16=bf16: _unfit(module, bf16),
                                          lambda name, module, way=(compiles, bf16): Computed(name, module, *way))
         if problem:

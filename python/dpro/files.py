@@ -87,8 +87,7 @@ class Folder:
                 end = file.read().rstrip()
         if not end.endswith((b"}", b"]")):
             self.drop(name)
-            raise OSError(errno.ENOSPC, "torch could not write it as a whole: disk full, or a limit on file sizes",
-                          self.file(name))
+            raise OSError(errno.ENOSPC, "torch could not write it as a whole: disk full, or a limit on file sizes", self.file(name))
         if unfinished is not None:
             rename_steps(self.temporary(name), unfinished)
         self.finish(name)
@@ -144,8 +143,7 @@ class Compressor(threading.Thread):
             pass
 
     def finish(self):
-        """At the job's end: what is left is compressed now as far as that takes a moment. Returns the rest, which stays as it
-        is."""
+        """At the job's end: what is left is compressed now as far as that takes a moment. Returns the rest, which stays as it is."""
         if self.is_alive():
             self._end.set()
             self.join()

@@ -128,8 +128,7 @@ def _buckets(models, storages):
 
 
 def look(models, optimizers, inputs, problem):
-    """The content of memory.json, and weak references to the storages by number of the block; problem(text) is told what
-    is left out."""
+    """The content of memory.json, and weak references to the storages by number of the block; problem(text) is told what is left out."""
     device = model.device(models)
     storages, names = _Storages(device), {}
     with torch.no_grad(), torch._C.DisableTorchFunction():

@@ -82,8 +82,7 @@ def _fit(names, sizes, dtypes, of_plan, problem):
                 return plan, None, "it is for another model: no gradient here is its %s" % name
             planned = plan.models[bucket.model][1][name]
             if sizes[number] != planned:
-                return plan, None, "it is for another model: its gradient %s has %d bytes, here it has %s" % (
-                    name, planned, sizes[number])
+                return plan, None, "it is for another model: its gradient %s has %d bytes, here it has %s" % (name, planned, sizes[number])
             group.append(number)
         if len({dtypes[number] for number in group}) > 1:
             return plan, None, "gradients of one group have several data types"
@@ -172,8 +171,7 @@ def attach_tensorflow(module):
     @functools.wraps(make)
     def made(name, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor, groups, *args,
              **kwargs):
-        own = make(name, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor, groups,
-                   *args, **kwargs)
+        own = make(name, device_dense, device_sparse, compression, sparse_as_dense, op, gradient_predivide_factor, groups, *args, **kwargs)
         process_set = args[0] if args else kwargs.get("process_set", module.global_process_set)
         problem = None
         if groups is not None:

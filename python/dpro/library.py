@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 else:
     _Dict = dict
 
-_NAMES = {"algorithm": layouts.ALGORITHM, "compression": layouts.COMPRESSION, "processor": layouts.PROCESSOR,
-          "schedule": layouts.SCHEDULE}
+_NAMES = {"algorithm": layouts.ALGORITHM, "compression": layouts.COMPRESSION, "processor": layouts.PROCESSOR, "schedule": layouts.SCHEDULE}
 _OURS = {"size", "sink", "processes", "from_host", "without_profile", "clocks_only"}
 # What this package calls: a library that is older than it may lack some.
 CALLED = ("dpro_version", "dpro_job_open", "dpro_job_close", "dpro_job_replay", "dpro_job_diagnose", "dpro_job_whatif",
@@ -196,8 +195,7 @@ def library():
     from . import settings
     path = settings.library("libdpro.so")
     if path is None:
-        raise Error("libdpro.so is not with the package; install dpro whole (pip install, make install), or build the "
-                    "checkout")
+        raise Error("libdpro.so is not with the package; install dpro whole (pip install, make install), or build the checkout")
     try:
         lib = c.CDLL(path)
         lib.dpro_version.restype = c.c_char_p
@@ -511,8 +509,7 @@ class Job:
 def _tell_keywords():
     """What `help()` says of whatif() has a line for each keyword, from the library's table."""
     kinds = ((", ".join(field.name.decode() for field in kind.fields if field.name), kind) for kind in change_kinds())
-    return "\n".join("    %s (--%s): %s" % (names, kind.option.decode(), " ".join(kind.help.decode().split()))
-                     for names, kind in kinds)
+    return "\n".join("    %s (--%s): %s" % (names, kind.option.decode(), " ".join(kind.help.decode().split())) for names, kind in kinds)
 
 
 try:

@@ -183,16 +183,14 @@ async def _serve(server):
 
     async def on_call_tool(_, asked):
         try:
-            async with one_at_a_time:
-                answer = await anyio.to_thread.run_sync(server.call, asked.name, asked.arguments or {})
+            async with one_at_a_time: answer = await anyio.to_thread.run_sync(server.call, asked.name, asked.arguments or {})
         except Error as problem:
             return types.CallToolResult(content=[types.TextContent(type="text", text=str(problem))], is_error=True)
         return types.CallToolResult(content=[types.TextContent(type="text", text=json.dumps(answer))], structured_content=answer)
 
     protocol = Protocol("dpro", version=__version__, on_list_tools=on_list_tools, on_call_tool=on_call_tool,
                         instructions="Diagnoses recorded distributed training jobs in %s. Begin with traces, then diagnose." % server.root)
-    async with stdio_server() as (reads, writes):
-        await protocol.run(reads, writes, protocol.create_initialization_options())
+    async with stdio_server() as (reads, writes): await protocol.run(reads, writes, protocol.create_initialization_options())
 
 
 def main(args):

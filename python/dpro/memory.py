@@ -133,8 +133,7 @@ def _declare(library):
 
 
 def _libc():
-    """(the C library, None), where this thread's malloc is glibc's and takes from the one heap that sbrk tells of;
-    else (None, why)."""
+    """(the C library, None), where this thread's malloc is glibc's and takes from the one heap that sbrk tells of; else (None, why)."""
     if threading.current_thread() is not threading.main_thread():
         return None, "the thread that trains is not the main one and has a heap of its own"
     try:

@@ -170,8 +170,7 @@ def _first_bucket_bytes(ddp, cap):
 def _limits(ddp, first, cap):
     config = getattr(ddp, "_bucket_config", None)
     if hasattr(config, "compute_bucket_size_limits"):
-        return config.compute_bucket_size_limits(static_graph=ddp.static_graph,
-                                                 find_unused_parameters=ddp.find_unused_parameters)[0]
+        return config.compute_bucket_size_limits(static_graph=ddp.static_graph, find_unused_parameters=ddp.find_unused_parameters)[0]
     if ddp.static_graph or not ddp.find_unused_parameters:
         return [sys.maxsize]  # all in one until the rebuild
     return [first, cap]
@@ -217,8 +216,7 @@ def _describe_fsdp1(root, fsdp1, entry):
             unit.append(len(parameters))
             parameters.append(_parameter((prefix + "." if prefix else "") + fqn, flat, shape))
         flat_ids.add(id(flat))
-        units.append({"name": prefix, "parameters": unit,
-                      "reshard_after_forward": "FULL_SHARD" in str(module.sharding_strategy)})
+        units.append({"name": prefix, "parameters": unit, "reshard_after_forward": "FULL_SHARD" in str(module.sharding_strategy)})
         if entry["process_group"] is None:
             entry["process_group"] = _group_name(module.process_group)
     entry["parameters"] = parameters

@@ -81,9 +81,7 @@ def store_of(models):
         from . import horovod_plan
         store = horovod_plan.Rendezvous()
         return store, store.missing()
-    if model.distributed():
-        return agreement.TorchStore(torch.distributed.group.WORLD), None
-    return agreement.Store(), None
+    return agreement.store_of_all(), None
 
 
 def find(plan, models):

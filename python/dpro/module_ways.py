@@ -103,8 +103,7 @@ def find(models, names, what, unfit, make):
 
 
 def _unfit(module, around):
-    """Why a module can go no way of ours, None where nothing is known to speak against it; `around`: what it lies in and
-    holds."""
+    """Why a module can go no way of ours, None where nothing is known to speak against it; `around`: what it lies in and holds."""
     if "forward" in module.__dict__ or not isinstance(getattr(type(module), "forward", None), types.FunctionType):
         return "its forward is no method of its class"
     return entangled(module, around)

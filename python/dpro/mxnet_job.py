@@ -235,8 +235,7 @@ class Window(job.Window):
         ours.set_config(profile_all=True, aggregate_stats=False, filename=self._path)
         if store is not None:
             self._profiler.set_kvstore_handle(store.handle)
-            ours.set_config(profile_process="server", profile_all=True, aggregate_stats=False,
-                            filename=SERVER_PROFILE % os.getpid())
+            ours.set_config(profile_process="server", profile_all=True, aggregate_stats=False, filename=SERVER_PROFILE % os.getpid())
 
     def start(self):
         if self._store is not None:

@@ -7,7 +7,7 @@ import sys
 
 CHILD = "import sys; sys.path[:] = %r; from dpro import %s as it, own_process; own_process.begin(); it.main(%r)"
 PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ENVIRONMENT = ("DPRO", "LD_PRELOAD", "TF_CONFIG")  # how what it is not given begins
+ENVIRONMENT = ("DPRO", "LD_PRELOAD", "NCCL_PROFILER", "OMPI_", "PMI", "SLURM_", "TF_CONFIG")  # how what it is not given begins
 DEATH_SIGNAL = 1  # of prctl
 
 
@@ -16,6 +16,11 @@ def start(module, argument, environment=(), **more):
     given = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT)}
     return subprocess.Popen([sys.executable, "-I", "-c", CHILD % ([*sys.path, PACKAGES], module, argument)],
                             env={**given, **dict(environment)}, **more)
+
+
+def main(command):
+    """Another program in this one's place."""
+    os.execv(command[0], command)
 
 
 def begin():

@@ -106,8 +106,7 @@ def _plan(path, value):
     if not isinstance(value, dict) or not str(value.get("schema", "")).startswith("dpro.plan/"):
         raise Unusable("no plan: its schema is not %s" % " or ".join(SCHEMAS))
     if value["schema"] not in SCHEMAS:
-        raise Unusable("written as %s by dpro %s, this one reads %s" % (
-            value["schema"], value.get("dpro"), ", ".join(SCHEMAS)))
+        raise Unusable("written as %s by dpro %s, this one reads %s" % (value["schema"], value.get("dpro"), ", ".join(SCHEMAS)))
     job = _take(value, "job", dict, "the plan")
     stack = _take(job, "stack", str, "job", "ddp")
     if stack == "ddp" and job.get("framework") != "pytorch":

@@ -171,6 +171,9 @@ def _fit(plan, ddp):
     if len(here) != len(parameters.names):
         return None, None, "the model has several parameters of one name"
     number = _model(plan, here)
+    ratios = {size / here[name] for name, size in plan.models[number][1].items() if here.get(name)}
+    if len(ratios) == 1 and reducer.hook_of(ddp):  # which sends them in fewer bits, as was recorded
+        here = {name: size * min(ratios) for name, size in here.items()}
     problem = _difference(plan.models[number], reducer.name_of(ddp), here)
     if problem is None and plan.of_modules and len(plan.models) == 1:
         from . import module_plan
@@ -200,8 +203,7 @@ def _difference(model, name_here, here):
         if parameter not in here:
             return "it is for another model (%s): %s here has no parameter %s to reduce" % (name, name_here, parameter)
         if here[parameter] != size:
-            return "it is for another model (%s): its parameter %s has %d bytes, here it has %d" % (
-                name, parameter, size, here[parameter])
+            return "it is for another model (%s): its parameter %s has %d bytes, here it has %d" % (name, parameter, size, here[parameter])
     for parameter in here:
         if parameter not in sizes:
             return "it is for another model (%s): it does not know parameter %s of %s" % (name, parameter, name_here)

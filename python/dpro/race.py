@@ -119,7 +119,8 @@ class Race:
             return None
         cost = self._cost * (1 + len(self.racing()))
         if self.steps + cost > self.budget_steps:
-            self._decided = "the budget of %d steps is used up" % self.budget_steps
+            self._decided = "the budget of %d steps %s" % (
+                self.budget_steps, "is used up" if self._blocks else "is too small for a block of turns, which takes %d" % cost)
             return None
         if self._round_ends == 0:
             self._begin_round()

@@ -101,8 +101,7 @@ def _unfit(module, around):
 
 
 def give_up(problem):
-    """What was found out too late for the ranks to agree on it. That they differ harms nothing: recomputing communicates
-    nothing."""
+    """What was found out too late for the ranks to agree on it. That they differ harms nothing: recomputing communicates nothing."""
     global _problem
     _problem = problem
     module_ways.stop(Recomputed)

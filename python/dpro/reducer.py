@@ -91,8 +91,7 @@ def unfit_layout(parameters, layout):
                 n, next(parameters.names[i] for i in bucket if parameters.sparse[i]))
         if len({parameters.kind(i) for i in bucket}) > 1:
             other = next(i for i in bucket if parameters.kind(i) != parameters.kind(bucket[0]))
-            return "bucket %d: %s and %s differ in data type or device" % (
-                n, parameters.names[bucket[0]], parameters.names[other])
+            return "bucket %d: %s and %s differ in data type or device" % (n, parameters.names[bucket[0]], parameters.names[other])
     return None
 
 

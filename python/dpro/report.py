@@ -19,8 +19,7 @@ class Told(Exception):
 
 
 def say(key, text, rank=0):
-    """Says `text` unless something with this key was said before. What is alike on all ranks comes with the rank, and
-    rank 0 says it."""
+    """Says `text` unless something with this key was said before. What is alike on all ranks comes with the rank, and rank 0 says it."""
     if key in _said:
         return
     _said.add(key)

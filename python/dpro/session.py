@@ -183,8 +183,7 @@ class Session:
     def job_profiles(self):
         """The job begins to use the framework's profiler: ours makes way."""
         if self._window is not None:
-            say("busy", "the job begins to use %s itself; the %s window ends" % (self.job.profiler, self._window_name),
-                self._folder.rank)
+            say("busy", "the job begins to use %s itself; the %s window ends" % (self.job.profiler, self._window_name), self._folder.rank)
             self._close_window(unfinished=self._step + 1)
             self._finish("the job's own profiler began at step %d" % (self._step + 1))
 
@@ -418,8 +417,7 @@ class Session:
         try:
             self._window = self.job.prepare(name)
         except Busy:
-            say("busy", "the job uses %s itself; the %s window is left out" % (self.job.profiler, name),
-                self._folder.rank)
+            say("busy", "the job uses %s itself; the %s window is left out" % (self.job.profiler, name), self._folder.rank)
             return
         self._timeline = Timeline(self._folder)
         if name == "timing" and self.part == 0:  # the structure window's steps are not those that are replayed
@@ -618,8 +616,7 @@ class Session:
             return
         parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", lambda: None)()
         if parent is None and "torch.distributed.run" not in sys.modules and not os.path.isdir(self.settings.out):
-            report.tell("nothing recorded: %s; dpro.Recorder tells of other steps"
-                        % (self.jobs[-1] if self.jobs else Job).no_step)
+            report.tell("nothing recorded: %s; dpro.Recorder tells of other steps" % (self.jobs[-1] if self.jobs else Job).no_step)
 
     def finish_files(self):
         """At exit, whatever was recorded."""

@@ -130,8 +130,7 @@ class Measuring:
             if time.perf_counter() < self._step.facts["end"]:
                 self._add(name, lambda name=name: Way(self._step.as_it_is(name), auto=name in tensorflow_fusion.BY_FLAGS))
         self._times = self._turns(MOST_TURNS)
-        return {name: [ns / own for ns, own in zip(self._times[name], self._times["eager"])]
-                for name in names if name in self._ways}
+        return {name: [ns / own for ns, own in zip(self._times[name], self._times["eager"])] for name in names if name in self._ways}
 
     @staticmethod
     def _is_faster(ratios):

@@ -70,8 +70,7 @@ class Step:
         def compute(*values):
             graph = tf.compat.v1.get_default_graph()
             mapped = {tensor: value for tensor, value in zip(given, values) if tensor in used}
-            mapped.update((tensor, graph.capture(variable.handle)) for tensor, variable in self._variables.items()
-                          if tensor in used)
+            mapped.update((tensor, graph.capture(variable.handle)) for tensor, variable in self._variables.items() if tensor in used)
             return tf.graph_util.import_graph_def(definition, mapped, wanted, name="step")
 
         return tf.function(compute, autograph=False, **options)

@@ -207,8 +207,7 @@ class SessionServer(non_training.Server):
                 self._profiler = profiler
                 with open(self._part(), "wb"):  # which tells the client
                     pass
-        elif self._profiler is not None and (not window or memory.resident() > self._most_resident
-                                             or time.monotonic() > self._end):
+        elif self._profiler is not None and (not window or memory.resident() > self._most_resident or time.monotonic() > self._end):
             profiler, self._profiler = self._profiler, None
             if profiler.export(self._part(), []):
                 os.replace(self._part(), self._part()[:-len(".part")])

@@ -146,8 +146,7 @@ class TorchJob(job.Job):
             try:
                 described.append(model.describe(module))
             except Exception as problem:
-                say("model", "the model %s can't be described: %s: %s"
-                    % (type(module).__name__, type(problem).__name__, problem))
+                say("model", "the model %s can't be described: %s: %s" % (type(module).__name__, type(problem).__name__, problem))
         kind, optimizers = model.device(models).type, self._optimizers(sources)
         return {"device": kind, "device_name": model.device_name(kind), "threads": torch.get_num_threads(),
                 "backend": torch.distributed.get_backend() if model.distributed() else None,
@@ -212,11 +211,9 @@ class TorchJob(job.Job):
         profile, graph = FILES[name]
         if self.session.part:
             profile, graph = (file and "%d-%s" % (self.session.part + 1, file) for file in (profile, graph))
-        window = profiler.Window(self.session.job_profiles, profile, graph, self.session.folder, self.session.has_shapes,
-                                 self._has_hook())
+        window = profiler.Window(self.session.job_profiles, profile, graph, self.session.folder, self.session.has_shapes, self._has_hook())
         if graph and not window.has_execution_trace:
-            say("et", "the execution trace can't be recorded: the job records one itself, or this torch can't",
-                self.session.folder.rank)
+            say("et", "the execution trace can't be recorded: the job records one itself, or this torch can't", self.session.folder.rank)
         window.when_stopped = self._unwatch_batch
         if graph:
             from . import held_memory

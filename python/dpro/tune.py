@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 
-from . import __version__, agreement, applied, files, report, tune_page
-from .race import Race
+from . import __version__, agreement, applied, files, own_process, report, status, tune_page
+from .race import LEAST_VALUES, Race
 from .session import Session
 from .settings import number
 from .turns import BASELINE, Strategy, Turns, on_gpu
@@ -24,10 +24,10 @@ SEARCH_S = 120        # the most that the search may take
 NICER = 10            # than the job, whose processors they are
 TURN_S = 0.3          # that a turn should take, as steps are few and short ones vary by more
 LEAST_STEPS, MOST_STEPS = 4, 20     # of a turn, until it is known what a switch takes
+SETTLE_STEPS = 2                    # at its begin, which do not count
 SWITCH_SHARE, LEAST_BLOCKS = 0.08, 8  # of a turn that a switch may take; blocks that longer turns leave room for
 BUDGET_S = 180                      # of turns, where nothing else is asked for
 LEAST_BUDGET, MOST_BUDGET = 240, 10000  # steps
-ENVIRONMENT = ("DPRO", "LD_PRELOAD", "NCCL_PROFILER", "OMPI_", "PMI", "SLURM_")  # that the search is not given: how it begins
 
 
 class Tuning(Session):
@@ -63,21 +63,15 @@ class Tuning(Session):
             self.off, self._cycle = False, cycle
             times = sorted(step["end_ns"] - step["start_ns"] for step in n_steps)
             self._step_ns = times[len(times) // 2] if times else 1e9
-            self._rank, self._world_size, self._store = agreement.rank(), agreement.world_size(), self._store_of_all()
+            self._rank, self._world_size, self._store = agreement.rank(), agreement.world_size(), agreement.store_of_all()
             self._course, self._until = self._begin_search if self._rank == 0 else self._wait, time.monotonic() + 2 * SEARCH_S
-
-    @staticmethod
-    def _store_of_all():
-        if agreement.world_size() == 1:
-            return agreement.Store()
-        import torch.distributed as dist
-        return agreement.TorchStore(dist.group.WORLD)
 
     def _step_ended(self, step, now_ns, frame):
         if self._course is None:
             super()._step_ended(step, now_ns, frame)
         elif not self.off:
             self._step = step
+            status.came_to(step=step)
             self._course()
 
     def _restart(self, step):
@@ -95,6 +89,7 @@ class Tuning(Session):
         os.makedirs(folder, exist_ok=True)
         self._search = Search(folder, self.settings.out)
         report.tell("tune: recorded; searching, while the job trains on")
+        status.came_to(text=self._so_far())
         self._course = self._look
 
     def _look(self):
@@ -110,12 +105,15 @@ class Tuning(Session):
         self._search = None
         if not problem and not found["finalists"]:
             problem = found["why"]
-        told = dict(found, problem=problem, at=self._step + AHEAD, steps=self._turn_steps(), budget=self._budget or self._budget_steps())
+        budget = self._budget or self._budget_steps()
+        told = dict(found, problem=problem, at=self._step + AHEAD, steps=self._turn_steps(budget), budget=budget)
         agreement.tell(self._store, SUBJECT, json.dumps(told))
         self._hear(told)
 
-    def _turn_steps(self):
-        return max(LEAST_STEPS, min(MOST_STEPS, round(TURN_S * 1e9 / self._step_ns)))
+    def _turn_steps(self, budget):
+        """So few that the budget has the turns of one finalist that an interval takes."""
+        most = min(MOST_STEPS, budget // (2 * LEAST_VALUES) - SETTLE_STEPS)
+        return max(LEAST_STEPS, min(most, round(TURN_S * 1e9 / self._step_ns)))
 
     def _budget_steps(self):
         return max(LEAST_BUDGET, min(MOST_BUDGET, int(BUDGET_S * 1e9 / self._step_ns)))
@@ -150,7 +148,7 @@ class Tuning(Session):
             return
         for finalist in finalists:
             applied.give(finalist["path"], finalist["plan"])
-        self._turns = Turns(self, self._told["steps"], 2)
+        self._turns = Turns(self, self._told["steps"], SETTLE_STEPS)
         self._turns.measures_peaks = self._memory is not None
         problems = self._turns.prepare([Strategy(finalist["name"], finalist["path"]) for finalist in finalists])
         for name, problem in problems.items():
@@ -167,6 +165,7 @@ class Tuning(Session):
         if self._turns.changes_heap({finalist["name"]: finalist["path"] for finalist in finalists}):
             self._tell("on a CPU, turns with modules compiled, recomputed or in 16 bits change the heap, and so a little the "
                        "time of the next turns")
+        self._write(False)  # what is told of a job that is killed is there
         self._began = self._step, time.perf_counter()
         self._course = lambda: self._turns.stepped(self._step)
         self._turns.begin(self._step)
@@ -256,6 +255,15 @@ class Tuning(Session):
         self._tell("block %d, %d of %d steps: %s" % (state["blocks"], state["steps"], state["budget_steps"], standing(state)))
         self._write(False)
 
+    def _so_far(self):
+        """Of a job that ends."""
+        if not self._race:
+            return "before the search was over: dpro optimize %s -o %s goes on with it" % (self.settings.out, self._out)
+        state = self._race.state()
+        return "before it was decided: %s; %s" % (standing(state), "the plan in %s is %s, %s" % (
+            self._out, state["winner"], sure(state)) if state["winner"] != BASELINE else
+            "nothing is faster for sure yet, and the plan in %s changes nothing" % self._out)
+
     def _end_text(self, cost_pct):
         state = self._race.state()
         if self._kept == BASELINE:
@@ -271,6 +279,7 @@ class Tuning(Session):
         """The best plan so far, and all turns."""
         if self._rank != 0 or not self._race:
             return
+        status.came_to(text=self._so_far())
         try:
             self._write_files(complete, cost_pct, problem, text)
         except OSError as failed:  # turns go on
@@ -315,6 +324,7 @@ class Tuning(Session):
         self._leave()
 
     def _leave(self):
+        status.came_to(status.ENDED)
         if self._search:
             self._search.end()
         self._course = self._search = self._turns = None
@@ -329,19 +339,13 @@ class Tuning(Session):
             super().at_exit()
             return
         self.off = True
+        status.came_to(status.ENDED)
         try:
             if self._search:
                 self._search.end()
             ended = "the job ended after step %d%s" % (self._step, self._in_turn())
             self._write(False, problem=ended)
-            if self._race:
-                state = self._race.state()
-                self._tell("%s, before it was decided: %s; %s" % (
-                    ended, standing(state), "the plan in %s is %s, %s" % (self._out, state["winner"], sure(state))
-                    if state["winner"] != BASELINE else "nothing is faster for sure yet, and the plan in %s changes nothing" % self._out))
-            else:
-                self._tell("%s, before the search was over: dpro optimize %s -o %s goes on with it" % (
-                    ended, self.settings.out, self._out))
+            self._tell("%s, %s" % (ended, self._so_far()))
         except Exception:
             pass
 
@@ -369,6 +373,8 @@ class Tuning(Session):
             raise problem
         report.say("fail", "tuning ends, the job goes on: %s" % report.first_line(problem))
         try:
+            if self._turns:
+                self._turns.stop(asks=False)
             self._leave()
         except Exception:
             pass
@@ -392,6 +398,8 @@ def saves(entry):
 
 def standing(state):
     """Of those that are in the race, the best first."""
+    if not state["blocks"]:
+        return "no block of turns is over"
     names = sorted(state["names"].items(), key=lambda item: -item[1]["saves_pct"])
     return ", ".join("%s %s" % (name, saves(entry)) for name, entry in names if entry["in"]) or state["why"] or "all are out"
 
@@ -406,11 +414,10 @@ class Search:
 
     def __init__(self, folder, trace):
         self._folder, self._until = folder, time.monotonic() + SEARCH_S
-        given = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT)}
         command = [os.environ["DPRO_TUNE_DPRO"], "optimize", trace, "-o", folder, "--quiet", "--threads", "1",
                    *os.environ.get("DPRO_TUNE_SEARCH", "").split()]
         with open(self._path("messages.txt"), "wb") as messages:
-            self._process = subprocess.Popen(command, env=given, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=messages)
+            self._process = own_process.start("own_process", command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=messages)
         try:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICER))
         except OSError:

@@ -7,8 +7,7 @@ import os
 import sys
 import time
 
-from . import agreement, applied, job_steps, planned, report, verify_file
-from .session import Session
+from . import applied, job_steps, planned, report, verify_file
 from .settings import number
 from .turns import BASELINE, Strategy, Turns, on_gpu
 
@@ -33,10 +32,7 @@ def _against():
     return found
 
 
-class Verification(Session):
-    """Takes from a Session how steps are found."""
-    records = False
-
+class Verification(verify_file.Timed):
     def __init__(self, settings):
         super().__init__(settings)
         self._file = os.environ["DPRO_VERIFY"]
@@ -151,14 +147,6 @@ class Verification(Session):
             except Exception:
                 pass  # dpro verify tells that there is nothing
 
-    def fail(self, problem):
-        self.off = True
-        if isinstance(problem, agreement.Broken):
-            raise problem
-        self._problem = report.first_line(problem)
-        report.say("fail", "the verification ends, the job goes on: %s" % self._problem)
-        try:
-            self._write(False)
-        except Exception:
-            pass
-        self._let_go()
+    def write_failed(self, problem):
+        self._problem = problem
+        self._write(False)

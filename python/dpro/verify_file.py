@@ -3,10 +3,28 @@
 Rank 0 writes it. On hosts without rank 0, dpro verify is to know that the job was measured, and that the result is elsewhere: another
 rank's steps go into a file beside it, and a process that only serves leaves one without steps. So nobody has to know who else is on
 his host."""
-from . import __version__, files
+import contextlib
+
+from . import __version__, agreement, files, report
+from .session import Session
 
 SCHEMA = "dpro.verify-steps/1"
 OTHER, SERVES = ".other", ".serves"  # looked for in this order where rank 0 left nothing
+
+
+class Timed(Session):
+    """Takes from a Session how steps are found."""
+    records = False
+
+    def fail(self, problem):
+        self.off = True
+        if isinstance(problem, agreement.Broken):
+            raise problem
+        what = report.first_line(problem)
+        report.say("fail", "the verification ends, the job goes on: %s" % what)
+        with contextlib.suppress(Exception):
+            self.write_failed(what)
+        self._let_go()
 
 
 def write(path, rank, value):

@@ -8,7 +8,6 @@ import sys
 import time
 
 from . import applied, job_steps, loader_workers, memory, report, tensorflow_fusion, verify_file
-from .session import Session
 from .settings import number, turn
 from .turns import on_gpu
 
@@ -17,10 +16,7 @@ LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_LOCAL_
 BEHIND = 2  # steps: with more of them still to be computed after the last, what a single one took says little
 
 
-class Turn(Session):
-    """Takes from a Session how steps are found."""
-    records = False
-
+class Turn(verify_file.Timed):
     def __init__(self, settings):
         super().__init__(settings)
         self._file, self._name = os.environ["DPRO_VERIFY"], turn()
@@ -152,16 +148,9 @@ class Turn(Session):
         except Exception:
             pass  # dpro verify tells that there is nothing
 
-    def fail(self, problem):
-        self.off = True
-        what = report.first_line(problem)
-        report.say("fail", "the verification ends, the job goes on: %s" % what)
-        try:
-            if self._rank is not None:
-                self._write(what)
-        except Exception:
-            pass
-        self._let_go()
+    def write_failed(self, problem):
+        if self._rank is not None:
+            self._write(problem)
 
 
 def _uses():

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 
 import live
@@ -14,12 +15,16 @@ model = DDP(net(), bucket_cap_mb=0.02)
 PLAN, N = sys.argv[1], int(sys.argv[2])
 def buckets():
     return len(str(model._get_ddp_logging_data().get("rebuilt_bucket_sizes") or "0").split(","))
-def decided():
+def told(text):
     try:
         with open(os.path.join(PLAN, "tune.json")) as file:
-            return '"complete":true' in file.read()
+            return text in file.read()
     except OSError:
         return False
+def decided():
+    return told('"complete":true')
+def measured():
+    return told('"blocks":') and not told('"blocks":0,"steps":')
 def each(i):
     while PLAN != "-" and i == 60 and not os.path.exists(os.path.join(PLAN, "search", "plan.json")):
         time.sleep(0.05)
@@ -59,7 +64,7 @@ ENDS = BODY + """
 def until_measured(i):
     each(i)
     go = torch.ones(1)
-    if os.path.exists(os.path.join(PLAN, "tune.json")):
+    if measured():
         go.zero_()
     dist.broadcast(go, 0)
     if not go.item():
@@ -125,8 +130,8 @@ end()
 DIES = BODY + """
 def until_measured(i):
     each(i)
-    if RANK == 1 and os.path.exists(os.path.join(PLAN, "tune.json")):
-        os._exit(9)
+    if RANK == 0 and measured():
+        os.kill(os.getpid(), signal.SIGKILL)
 train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=until_measured)
 """
 
@@ -232,8 +237,10 @@ class Tune(live.Case):
         self.assertRegex(run.err, r"tune: the job ended after step [0-9]+, out of memory in a turn of bf16 \(dpro tune --memory ")
 
     def test_of_a_job_whose_rank_dies_what_was_measured_stays(self):
-        run, told = self.tune(DIES, 2000, code=1)
+        run, told = self.tune(DIES, 2000, code=128 + signal.SIGKILL)
         self.assertFalse(told["complete"])
+        self.assertRegex(run.err, "tune: the job was killed, or left at once, after step [0-9]+, before it was decided: .* saves .* the "
+                                  "plan in ")
         self.assertGreater(told["race"]["blocks"], 0)
         self.assertTrue(os.path.exists(self.path("plan", "trace", "turns.json")))
         self.assertTrue(os.path.exists(self.path("plan", "plan.json")))

@@ -4,6 +4,7 @@ Each turn is a run of the job that ends when its steps are timed (verify_turn.py
 optimize -o DIR --finalists N`), and with each value of the variables that what the job uses reads: the first run tells which these
 are. A race (race.py) says which run comes next, and when it is decided. All turns are kept in the folder, so that the same command goes
 on where it was ended."""
+import contextlib
 import json
 import math
 import os
@@ -16,12 +17,13 @@ import time
 
 from . import __version__, files, loader_workers, report, settings, tensorflow_fusion, tune_page
 from .race import Race
-from .tune import finite, saves, sure
+from .tune import finite, saves, standing, sure
 
 BASELINE = "baseline"
 STATE = "tune.json"
 SCHEMA = "dpro.tune/1"
 SLOWEST, MORE_S = 5, 60  # times what a run took as the job is, and seconds more: then a run is ended
+LEAVE_S = 40             # for a launcher to end its ranks, which may be sessions of their own
 FINAL_BLOCKS = 6         # that the default budget has for the last two
 MIB = 1 << 20
 # What a job uses (verify_turn.py) -> variables of which each value is tried. Theirs are the defaults that are left out.
@@ -111,14 +113,18 @@ class Restarts:
     def run(self):
         """Returns the exit code."""
         try:
+            os.listdir(self._folder)
             self._resume()
             if self._race is None:
                 self._begin(self._measure(BASELINE))
             while self._next():
                 self._add(self._measure(self._left.pop(0)))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as signalled:
             self._tell_so_far("interrupted")
-            return 130
+            return 128 + (signalled.args or (signal.SIGINT,))[0]
+        except OSError as failed:
+            report.tell("tune: %s: %s" % (failed.filename or self._folder, failed.strerror or failed))
+            return 4
         except Stopped as why:
             if self._race is None or self._race.state()["blocks"] == 0:
                 report.tell("tune: %s" % why)
@@ -206,9 +212,10 @@ class Restarts:
         except subprocess.TimeoutExpired:
             return "it took longer than %d s, %d times what a run of the job takes" % (self._limit_s, SLOWEST)
         finally:
-            if job.poll() is None:
-                os.killpg(job.pid, signal.SIGKILL)
-                job.wait()
+            for number, wait_s in ((signal.SIGTERM, LEAVE_S), (signal.SIGKILL, None)):
+                with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    os.killpg(job.pid, number)  # what a launcher left behind, too
+                    job.wait(wait_s)
 
     @staticmethod
     def _found(path):
@@ -227,17 +234,20 @@ class Restarts:
         path = os.path.join(self._folder, STATE)
         if not os.path.exists(path):
             return
-        with open(path, encoding="utf-8") as file:
-            kept = json.load(file)
-        if any(kept.get(key) != value for key, value in self._same().items()):
-            raise Stopped("%s is of another command or of other options: name another folder, or remove it" % path)
-        self._uses, self._limit_s = kept["uses"], kept["limit_s"]
-        self._choose(kept["finalists"])
-        for turn in kept["turns"]:
-            if self._next():
-                self._left.pop(0)
-                self._turns.append(turn)
-                self._race.add(turn["name"], turn["step_ns"], turn["peak_bytes"], turn["problem"])
+        try:
+            with open(path, encoding="utf-8") as file:
+                kept = json.load(file)
+            if any(kept.get(key) != value for key, value in self._same().items()):
+                raise Stopped("%s is of another command or of other options: name another folder, or remove it" % path)
+            self._uses, self._limit_s = kept["uses"], kept["limit_s"]
+            self._choose(kept["finalists"])
+            for turn in kept["turns"]:
+                if self._next():
+                    self._left.pop(0)
+                    self._turns.append(turn)
+                    self._race.add(turn["name"], turn["step_ns"], turn["peak_bytes"], turn["problem"])
+        except (AttributeError, LookupError, TypeError, ValueError) as problem:
+            raise Stopped("%s is damaged (%s): name another folder, or remove it" % (path, report.first_line(problem)))
         report.tell("tune: goes on after %d runs" % len(self._turns))
 
     def _same(self):
@@ -256,9 +266,7 @@ class Restarts:
 
     def _tell_block(self):
         state = self._race.state()
-        standing = ", ".join("%s %s" % (name, saves(entry)) for name, entry in sorted(
-            state["names"].items(), key=lambda item: -item[1]["saves_pct"]) if entry["in"])
-        report.tell("tune: block %d, %d runs: %s" % (state["blocks"], len(self._turns), standing or state["why"]))
+        report.tell("tune: block %d, %d runs: %s" % (state["blocks"], len(self._turns), standing(state)))
 
     def _tell_so_far(self, why):
         if self._race is None:
@@ -292,9 +300,16 @@ class Restarts:
             report.tell("tune: next: env %s %s" % (setting(values), " ".join(self._command)))
 
 
+def _interrupt(number, frame):
+    raise KeyboardInterrupt(number)
+
+
 def main():
     """What `dpro tune --restart` gives: the folder, a number of texts and these, the program; its options as variables."""
     folder, n, *rest = sys.argv[1:]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _interrupt)
     asked_for, command = rest[:int(n)], rest[int(n):]
     return Restarts(folder, command, asked_for, settings.number("DPRO_TUNE_BUDGET", 0, 0),
                     settings.number("DPRO_TUNE_MEMORY", 0, 0) or None).run()

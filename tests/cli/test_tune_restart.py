@@ -1,11 +1,12 @@
 """dpro tune --restart: short runs of a job one after the other, with a program in the job's place whose steps take as long as its
 variables say."""
 import os
+import signal
 import sys
 import types
 import unittest.mock
 
-from support import DONE, INPUT, ROOT, USAGE, Case, dpro, read_json, read_text
+from support import DONE, INPUT, ROOT, SYSTEM, USAGE, Case, dpro, read_json, read_text
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
 from dpro import loader_workers, tensorflow_fusion, tune_restart  # noqa: E402
@@ -77,6 +78,34 @@ class Restarts(Case):
         self.assert_code(other, INPUT)
         self.assertIn("is of another command or of other options", other.err)
 
+    def test_a_command_that_is_terminated_ends_its_run_with_what_that_had_started(self):
+        result = self.tune("--try", "A=4", time=self.FASTER, extra="import signal, subprocess, time\nif n_run == 5:\n"
+                           "    subprocess.Popen(['sleep', '71.3'])\n    os.kill(os.getppid(), signal.SIGTERM)\n    time.sleep(71)")
+        self.assert_code(result, 128 + signal.SIGTERM)
+        self.assertIn("tune: interrupted; so far", result.err)
+        left = [name for name in os.listdir("/proc") if name.isdigit() and "sleep\0" + "71.3" in self.command_of(name)]
+        self.assertEqual(left, [])
+
+    @staticmethod
+    def command_of(process):
+        try:
+            return read_text("/proc/%s/cmdline" % process)
+        except OSError:
+            return ""
+
+    def test_what_can_not_be_read_or_started_is_one_line(self):
+        for text, why in (("{", "is damaged (JSONDecodeError: "), ("[]", "is damaged (AttributeError: ")):
+            self.write("plan/tune.json", text)
+            result = self.tune("--try", "A=4")
+            self.assert_code(result, INPUT)
+            self.assertEqual((result.err.count("\n"), why in result.err), (1, True), result.err)
+        os.unlink(self.path("plan", "tune.json"))
+        for folder, program, code, why in (("plan", "no-such", SYSTEM, "tune: no-such: No such file"),
+                                           ("train.py", "true", SYSTEM, "train.py: Not a directory")):
+            result = dpro("tune", "--restart", "-o", folder, "--", program, cwd=self.folder)
+            self.assert_code(result, code)
+            self.assertIn(why, result.err.splitlines()[-1])
+
     def test_plans_in_the_folder_and_variables_of_what_the_job_uses_are_tried(self):
         for folder in ("plan", "plan/finalist-2"):
             self.write(folder + "/plan.json", {"job": {"stack": "horovod"}})
@@ -113,6 +142,7 @@ class Restarts(Case):
     def test_values_to_try_need_restarts(self):
         self.assert_code(dpro("tune", "-o", "plan", "--try", "A=1", "--", "true", cwd=self.folder), USAGE)
         self.assert_code(self.tune("--try", "A"), USAGE)
+        self.assert_code(self.tune("--allow", "compile"), USAGE)
 
 
 class Variables(Case):

@@ -275,9 +275,13 @@ void find_named(const struct diagnosed *d, struct cause_found *found, const char
         const struct slow_kind *kind = slow_kind_of(name);
         are[id] = kind && strcmp(kind->what, what) == 0 && !strstr(name, "ompiled");
     }
-    for (uint32_t op = 0; op < g->n_ops; op++)
-        if (are[g->name[op]] && !(g->flags[op] & GRAPH_OP_GPU))
-            piece_all(found, op, false, part_of_rank(found, d, g->rank[op], NULL));
+    for (uint32_t time = 0; time < 2 * g->n_ops; time++) {
+        uint32_t op = time % g->n_ops, gap = time >= g->n_ops;
+        uint32_t name = !gap ? g->name[op] : g->where ? g->where[op] : 0;
+        bool on_cpu = gap ? d->works[time] == WORK_GAP : !(g->flags[op] & GRAPH_OP_GPU);
+        if (are[name] && on_cpu && (!gap || name > 0))
+            piece_all(found, op, gap, part_of_rank(found, d, g->rank[op], NULL));
+    }
     find_unusual(d, found, what);
 }
 

@@ -211,6 +211,7 @@ FAULTS = [  # cause, its part, the job without, what changes with it
      {"factor": lambda rank, op: 2 if rank.number == 9 and rank.rank == 1 else 1}),
     ("recompilation", "torch.compile, every 4 iterations", WAITS,
      {"before_forward": pause(40_000.0, "_compile.compile_inner (dynamo_timed)", lambda rank, number: number % 4 == 2)}),
+    ("recompilation", "rank", WAITS, {"before_forward": pause(20_000.0, "_compile.compile_inner (dynamo_timed)")}),
     ("garbage_collection", "garbage collection", WAITS,
      {"before_forward": pause(40_000.0, "Python GC", lambda rank, number: rank == 1 and number % 5 == 2)}),
     ("noise", "", WAITS, {"before_forward": pause(15_000.0, "", lambda rank, number: draw(number).randrange(4) == rank)}),

@@ -84,6 +84,11 @@ class Properties(Case):
                 with self.subTest(job=job, answers=answers):
                     self.assertGreater(more, (1 - TOLERANCE) * less)
 
+    def test_threads_that_launch_twice_as_fast_save_no_more_where_the_gpu_has_more_to_do(self):
+        own, faster, larger, both = (ask("torch-nccl-conv-h200-memory", asked)["predicted"]["iteration_ms"] for asked in
+                                     ("", "--compute cpu=2x", "--batch-size 2x", "--batch-size 2x --compute cpu=2x"))
+        self.assertLess(larger - both, 1.01 * (own - faster))
+
     def test_an_interval_holds_the_iteration_and_is_no_narrower_for_a_change(self):
         for job in JOBS:
             own = ask(job, "")["predicted"]["uncertainty_pct"]

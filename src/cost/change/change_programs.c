@@ -374,15 +374,12 @@ static void delay_model(const struct dpro_graph *graph, const struct dpro_change
     if (before_ns > 0)
         m->launching_ns = scaled_ns((double)after_ns / (double)before_ns, m->launching_ns);
     measured_replay_run(delayed, &c->sink, &replay);
-    if (job_has_gpu(graph)) { /* whose threads take part in it */
-        take_delays(graph, delayed, arena, m);
-        model_pace_by(&replay, arena, m);
-    } else {
-        keep_share(graph, model_change_by(&replay, arena, m), arena, m, delayed);
-        take_delays(graph, delayed, arena, m);
-        m->changed_model_ns = evaluate_once(m);
-    }
+    double target_ns = model_change_by(&replay, arena, m);
     measured_replay_fini(&replay);
+    if (!job_has_gpu(graph)) /* whose threads take part in it, beside the model */
+        keep_share(graph, target_ns, arena, m, delayed);
+    take_delays(graph, delayed, arena, m);
+    m->changed_model_ns = evaluate_once(m);
 }
 
 /* Whether modules do anything otherwise than recorded, which they don't where they are asked for as

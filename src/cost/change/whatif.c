@@ -380,14 +380,18 @@ static void tell_parts(const struct dpro_model *model, struct dpro_whatif *w)
 }
 
 /* Other durations change the job by what their replay says, and all other changes that by what the
- * model says. */
+ * model says: what they take longer is added, as it may be on links where that is on threads, and
+ * what they save is as large a part, down to what launching takes. */
 static int64_t changed_ns(const struct dpro_model *m, double scale, int64_t baseline_ns,
                           int64_t model_ns)
 {
     if (m->changed_ratio == 0)
         return scaled_ns(scale, model_ns);
-    double beside = (double)model_ns / (double)MAX(m->changed_model_ns, 1);
-    return scaled_ns(m->changed_ratio * beside, baseline_ns);
+    double before_ns = (double)MAX(m->changed_model_ns, 1), more_ns = (double)model_ns - before_ns;
+    double replayed_ns = m->changed_ratio * (double)baseline_ns;
+    double least_ns = fmin(replayed_ns, scale * (double)m->launching_ns);
+    double ns = replayed_ns + more_ns * (more_ns > 0 ? scale : replayed_ns / before_ns);
+    return llround(fmax(ns, least_ns));
 }
 
 static void run_whatif(const struct dpro_graph *graph, const struct dpro_model *model,

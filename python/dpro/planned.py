@@ -172,7 +172,7 @@ def _fit(plan, ddp):
         return None, None, "the model has several parameters of one name"
     number = _model(plan, here)
     ratios = {size / here[name] for name, size in plan.models[number][1].items() if here.get(name)}
-    if len(ratios) == 1 and reducer.hook_of(ddp):  # which sends them in fewer bits, as was recorded
+    if len(ratios) == 1:  # else than 1 where a hook of the job's sends them in fewer bits, as was recorded
         here = {name: size * min(ratios) for name, size in here.items()}
     problem = _difference(plan.models[number], reducer.name_of(ddp), here)
     if problem is None and plan.of_modules and len(plan.models) == 1:

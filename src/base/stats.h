@@ -61,7 +61,7 @@ int64_t stats_usual_most_i64(const int64_t *ns, uint32_t n);
 
 /* What lasts longer than the usual ones do, and whether it recurs. */
 struct slow_ones {
-    int64_t usual_most; /* as above */
+    int64_t usual_most; /* as above, or what others take at most where the longest recur */
     uint32_t n, n_all;
     bool are_first; /* before all others, as of a job that warms up */
     bool in_a_row;  /* two or more, with none of the others in between */

@@ -380,8 +380,8 @@ static void sum_unprofiled(struct dpro_trace *trace)
     out->cpu_ns = cpu.n > 0 ? stats_median_i64(cpu.at, cpu.n) : -1;
     if (times.n > 0) {
         struct mean_std of = stats_mean_std_i64(times.at, times.n);
-        trace->unprofiled_ones = stats_slow_ones(times.at, NULL, (uint32_t)times.n);
-        trace->unprofiled_ones.every = one.every;
+        trace->unprofiled_ones =
+            one.every > 0 ? one : stats_slow_ones(times.at, NULL, (uint32_t)times.n);
         trace->unprofiled_ones.in_a_row = one.in_a_row;
         out->n_steps = times.n < UINT32_MAX ? (uint32_t)times.n : UINT32_MAX;
         out->mean_ns = llround(of.mean);

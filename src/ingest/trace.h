@@ -297,7 +297,7 @@ struct dpro_trace {
     struct dpro_probes *probes; /* NULL: there are none */
     struct stage_table *stages; /* of a stage timeline; NULL: it is none */
     struct dpro_unprofiled unprofiled;
-    struct slow_ones unprofiled_ones; /* of the same steps, in the first rank's order */
+    struct slow_ones unprofiled_ones; /* of the same steps; where they recur, of the first rank's */
     struct dpro_file_info *files;
     uint32_t n_files;
     const char *framework;            /* static; NULL: the files' kinds tell */

@@ -204,14 +204,14 @@ static void set_noise(const struct time_measured *m, struct job_doubt *doubt)
     doubt->noise = m->of.all.std / m->of.all.mean / sqrt(m->n); /* as iterations drawn anew tell */
 }
 
-/* Slow ones that recur are a part of the job; else the median tells of it. Ranks' steps are pooled,
- * and vary together. */
+/* Slow ones that recur are a part of the job; else the median tells of it, and ranks' steps are
+ * pooled, which vary together. */
 static void set_own_noise(const struct dpro_graph *g, struct job_doubt *doubt)
 {
     const struct slow_ones *of = g->unprofiled_ones;
     double n = fmax(1, (double)of->n_all / fmax(g->n_ranks, 1));
     if (of->every > 0)
-        doubt->noise = error_of_mean(of, n, 1, &doubt->of_usual);
+        doubt->noise = error_of_mean(of, of->n_all, 1, &doubt->of_usual);
     else if (of->usual.mean > 0)
         doubt->noise = doubt->of_usual = OF_MEDIAN * of->usual.std / of->usual.mean / sqrt(n);
 }

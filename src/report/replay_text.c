@@ -307,13 +307,16 @@ static void write_interval(struct writer *w, const struct report_facts *f)
 static void write_unprofiled(struct writer *w, const struct report_facts *f)
 {
     const struct dpro_unprofiled *u = &f->unprofiled;
+    const struct slow_ones *ones = f->g->unprofiled_ones;
     struct words line = {.n = 0};
     if (u->n_steps == 0)
         return;
-    words_add(&line, "",
-              "without the profiler: %s, mean of %u step%s (median %s); with it they took %s %%",
-              TIME(u->mean_ns), u->n_steps, PLURAL(u->n_steps), TIME(u->median_ns),
-              SIGNED(f->overhead_pct));
+    words_add(&line, "", "without the profiler: %s, mean of %u step%s (median %s)",
+              TIME(u->mean_ns), u->n_steps, PLURAL(u->n_steps), TIME(u->median_ns));
+    if (ones && ones->every > 0)
+        words_add(&line, ", ", "of which one in %u takes %s longer than the others", ones->every,
+                  TIME(llround(ones->slow.mean - ones->usual.mean)));
+    words_add(&line, "; ", "with it they took %s %%", SIGNED(f->overhead_pct));
     if (f->comparable)
         words_add(&line, ", ", "the replay is %s %% off", SIGNED(f->unprofiled_error_pct));
     table_wrapped(w, " ", 2, line.text);

@@ -85,7 +85,7 @@ TEST(welchs_test_tells_noise_from_a_difference)
 TEST(slow_ones_recur_come_first_or_in_a_row)
 {
     static const struct {
-        int64_t ns[12];
+        int64_t ns[14];
         uint32_t n, n_slow, every;
         bool are_first, in_a_row;
     } cases[] = {
@@ -97,9 +97,13 @@ TEST(slow_ones_recur_come_first_or_in_a_row)
         {{90, 10, 10, 11, 10}, 5, 1, 0, true, false},
         {{10, 11, 10, 11}, 4, 0, 0, false, false},
         {{10, 90}, 2, 0, 0, false, false},
+        /* in noise four tell, and no three; none where another one is as long */
+        {{28, 15, 12, 22, 26, 13, 10, 20, 29, 19, 16, 12, 27, 11}, 14, 4, 4, false, false},
+        {{28, 15, 12, 22, 26, 13, 10, 20, 29, 19, 16, 12}, 12, 0, 0, false, false},
+        {{28, 15, 12, 22, 26, 13, 10, 27, 29, 19, 16, 12, 27, 11}, 14, 0, 0, false, false},
     };
-    int64_t number[12];
-    for (int64_t i = 0; i < 12; i++)
+    int64_t number[14];
+    for (int64_t i = 0; i < 14; i++)
         number[i] = 5 + i;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         struct slow_ones found = stats_slow_ones(cases[c].ns, number, cases[c].n);

@@ -41,6 +41,8 @@ static void transfer(struct trace_text *t, int thread, int64_t at, int64_t us, i
     trace_text_cpu(t, "user_annotation", "gloo:all_reduce", thread, at, us, dims);
 }
 
+static bool broadcasts; /* in the forward pass, as DDP does with what BatchNorm keeps */
+
 /* Two blocks of 1 ms, then, beside the first bucket's transfer, two of the same that take 2 ms; the
  * second bucket is waited for. */
 static void rank(int rank)
@@ -50,6 +52,12 @@ static void rank(int rank)
         int64_t at = (int64_t)STEP_US * i;
         trace_text_step(t, i, at, STEP_US);
         trace_text_cpu(t, "cpu_op", "aten::addmm", 1, at + 10, 990, "");
+        if (broadcasts) {
+            trace_text_cpu(t, "cpu_op", "c10d::broadcast_", 1, at + 100, 20,
+                           "\"Input Dims\": [[[100]], []], \"Input type\": [\"TensorList\"]");
+            trace_text_cpu(t, "user_annotation", "gloo:broadcast", 50, at + 120, 300,
+                           "\"Input Dims\": [[100]], \"Input type\": [\"float\"]");
+        }
         int64_t now = block(t, block(t, at + 1000, 1000), 1000);
         now = launch(t, now, 2);
         transfer(t, 50, now, 4300, 2);
@@ -103,6 +111,23 @@ TEST(a_model_has_the_jobs_own_buckets)
     for (uint32_t t = 0; t < 4; t++)
         assert_int_equal(m->baseline.order[t], t);
     assert_int_equal(m->tensors[0].size_bytes, 4 * NUMEL);
+    dpro_model_destroy(m);
+}
+
+/* So that other buckets are waited for, too. */
+TEST(beside_other_communication_a_backward_pass_waits_for_all_buckets)
+{
+    struct dpro_graph *g;
+    broadcasts = true;
+    struct dpro_model *m =
+        model_of_two_with(&(struct dpro_model_options){.all_communication = 1}, &g);
+    broadcasts = false;
+    const struct model_program *p = &m->programs[0];
+    assert_int_equal(m->n_communications, 1);
+    assert_int_equal(p->ops[p->n_ops - 1].needs, MODEL_ALL);
+    for (uint32_t o = 0, n = 0; o < p->n_ops && n < 1; o++)
+        if (p->ops[o].needs < m->n_tensors) /* the first bucket's tensor that is ready last */
+            assert_int_equal(p->ops[o].needs, 2 * ++n - 1);
     dpro_model_destroy(m);
 }
 

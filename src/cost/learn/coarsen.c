@@ -180,6 +180,16 @@ static int64_t mean_went_on(const struct coarsening *c, uint32_t op)
     return sum;
 }
 
+/* The tensor of a bucket that gets ready last: whoever waits for the bucket waits for that one in
+ * other buckets, too. */
+static void find_last(const struct coarse *coarse, const struct dpro_model *model,
+                      uint32_t *last_of)
+{
+    memcpy(last_of, coarse->first_of, coarse->n_buckets * sizeof *last_of);
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        last_of[coarse->bucket_of[t]] = t;
+}
+
 /* A bucket is waited for by the first op of its iteration that follows it; the others only follow
  * that one. What waits in the next iteration alone leads up to the first gradient there, but if it
  * is a group's. */
@@ -189,6 +199,8 @@ static void add_needs(const struct coarsening *c, uint32_t r, const struct dpro_
     struct coarse *coarse = c->coarse;
     const struct graph_rank *ops = &c->g->ranks[r];
     struct sync_point *first = arena_array(&coarse->arena, coarse->n_buckets, sizeof *first);
+    SCRATCH uint32_t *last_of = mem_alloc((coarse->n_buckets + (size_t)1) * sizeof *last_of);
+    find_last(coarse, model, last_of);
     EACH (const struct coarsen_entry, e, c->entries) {
         if (e->to - ops->first_op >= ops->n_ops || !e->communicates)
             continue;
@@ -197,7 +209,7 @@ static void add_needs(const struct coarsening *c, uint32_t r, const struct dpro_
             coarse->first_of[b] != MODEL_NONE && coarse->first_of[b] >= model->n_tensors;
         if (coarse->first_of[b] == MODEL_NONE || (e->next && !of_group))
             continue;
-        struct sync_point point = {e->to, coarse->first_of[b], true, e->next,
+        struct sync_point point = {e->to, last_of[b], true, e->next,
                                    of_group ? mean_went_on(c, e->to)
                                             : measured_mean_ns(c->replay, e->to, true)};
         if (!first[b].needs || point.before < first[b].before ||

@@ -83,6 +83,19 @@ static const char *name_of(const struct dpro_model *model, const struct sync_poi
                      model->communications[point->tensor - model->n_tensors].kind);
 }
 
+/* Whether it is the rank's last wait for gradients, after all of them got ready: that of DDP's
+ * backward pass, which waits for all buckets, whichever these are. */
+static bool waits_for_all(const struct measured_replay *r, const struct coarse_rank *rank, size_t a,
+                          const struct dpro_model *model)
+{
+    const struct sync_point *points = rank->sync_points;
+    bool is = points[a].needs && !points[a].before && points[a].tensor < model->n_tensors &&
+              model_scheme(model) != MODEL_PUSH_PULL && !has_executor(r->graph);
+    for (size_t i = a + 1; i < rank->n_points; i++)
+        is &= points[i].tensor >= model->n_tensors;
+    return is;
+}
+
 /* An iteration of the program begins after the last thing that the one before waited for, so that
  * the optimizer and the next forward lead up to the first gradient. */
 static struct model_program make_program(const struct measured_replay *r,
@@ -127,7 +140,7 @@ static struct model_program make_program(const struct measured_replay *r,
         program.ops[program.n_ops++] = op;
         if (point->needs && !rank->drains) { /* the work goes before the wait */
             op.work_ns = 0;
-            op.needs = point->tensor;
+            op.needs = waits_for_all(r, rank, a, model) ? MODEL_ALL : point->tensor;
             op.needs_before = point->before;
             op.lag_ns = lag_of(coarse, rank, point, model);
             program.ops[program.n_ops++] = op;

@@ -19,7 +19,8 @@ static const char *mfu_needs(const struct roofline *r)
     if (r->of_stages)
         return "shapes of ops, and a timeline of stages has none";
     if (r->lacks_strides)
-        return "strides of convolutions, which PyTorch records since 2.0";
+        return "strides of convolutions, which torch.profiler records since 2.0 and 'dpro profile' "
+               "leaves out";
     if (r->n_ranks > 0 && r->busy < LEAST_COUNTED)
         return "ops of which dpro counts the operations (products, convolutions, attention), and "
                "these are less than a tenth of computing";

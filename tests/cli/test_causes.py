@@ -282,8 +282,9 @@ class Causes(Case):
                 self.assertFalse(absent & {cause["cause"] for cause in self.assert_json("diagnose", trace)["causes"]})
 
     def test_iterations_that_warm_up_are_named_so_and_what_is_precompiled_is_not_compiled(self):
-        _, causes = self.diagnose(**WAITS, before_forward=pause(40_000.0, "precompiled", lambda rank, number: number < 3))
-        self.assertEqual(causes["slow_iterations"]["parts"][0]["what"], "precompiled, in the first iterations")
+        for name in "precompiled", "CompiledFunctionBackward":
+            _, causes = self.diagnose(**WAITS, before_forward=pause(40_000.0, name, lambda rank, number: number < 3))
+            self.assertEqual(causes["slow_iterations"]["parts"][0]["what"], name + ", in the first iterations")
         self.assertIn("--steps", causes["slow_iterations"]["next_step"])
 
     def test_what_a_recording_lacks_is_said(self):

@@ -9,7 +9,7 @@ static const struct slow_kind kinds[] = {
      .what = "DataLoader",
      .advice = "load input ahead of time, with more workers or a longer queue"},
     {{"dynamo_timed", "compile"},
-     .without = "precompiled", /* kernels */
+     .without = "compiled", /* which calls what was compiled before */
      .what = "torch.compile",
      .advice = "find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes"},
     {{"Python GC", "gc.collect", "garbage"},

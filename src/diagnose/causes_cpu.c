@@ -43,30 +43,17 @@ void find_syncs(const struct diagnosed *d, struct cause_found *found)
 
 /* ---- recomputation ---- */
 
-enum { GRAM = 6, LEAST_NAMES = 3 }; /* ops in a row, of so many names that count */
-
-/* A rank's ops of a phase on one CPU thread in order; calls left out, and cut ops counted once. */
-typedef ARRAY(uint32_t) thread_ops;
-
-static void list_thread(const struct dpro_graph *g, uint32_t rank, uint32_t device, uint32_t phase,
-                        thread_ops *ops)
-{
-    ops->n = 0;
-    for (uint32_t op = g->ranks[rank].first_op; op < g->ranks[rank].first_op + g->ranks[rank].n_ops;
-         op++)
-        if (g->device[op] == device && g->kind[op] == phase &&
-            (ops->n == 0 || g->name[ops->at[ops->n - 1]] != g->name[op]))
-            array_push(ops, op);
-}
+enum { GRAM = 4, LEAST_NAMES = 3 }; /* ops in a row, of so many names */
 
 /* Whether an op computes: not those that look at memory in another way, allocate or copy it, of
- * which autograd and FSDP call the same in passes forward and back. */
+ * which autograd and FSDP call the same in passes forward and back, and which a forward pass that
+ * is computed again has more of. */
 static bool name_computes(const char *name)
 {
     static const char others[] = " t transpose as_strided view slice select split narrow chunk "
-                                 "expand permute reshape squeeze "
+                                 "expand permute reshape squeeze _unsafe_view _reshape_alias "
                                  "unsqueeze detach alias unbind split_with_sizes empty empty_like "
-                                 "empty_strided resize_ copy_ to "
+                                 "empty_strided resize_ resolve_conj copy_ to "
                                  "_to_copy clone contiguous zeros zero_ fill_ set_ cat ";
     char word[64];
     if (!text_begins(name, "aten::"))
@@ -75,13 +62,35 @@ static bool name_computes(const char *name)
     return n >= (int)sizeof word || !strstr(others, word);
 }
 
-/* 0: ops of too few names that count. */
+/* A rank's ops of a phase on one CPU thread that compute, in order, and autograd's own ones between
+ * them; of what is cut, the first piece. */
+typedef ARRAY(uint32_t) thread_ops;
+
+static void list_thread(const struct dpro_graph *g, uint32_t rank, uint32_t device, uint32_t phase,
+                        thread_ops *ops)
+{
+    const struct graph_rank *of = &g->ranks[rank];
+    uint32_t last = 0, node = 0; /* names: of the op before, of autograd's */
+    ops->n = 0;
+    for (uint32_t op = of->first_op; op < of->first_op + of->n_ops; op++) {
+        const char *name = strtab_get(&g->names, g->name[op]);
+        bool is_node = strstr(name, "Backward") != NULL;
+        if (g->device[op] != device || g->kind[op] != phase)
+            continue;
+        if (is_node ? g->name[op] != node : name_computes(name) && g->name[op] != last)
+            array_push(ops, op);
+        last = g->name[op];
+        node = is_node ? last : node;
+    }
+}
+
+/* 0: ops of too few names. */
 static uint64_t gram_of(const struct dpro_graph *g, const uint32_t *ops)
 {
     uint64_t key = 1;
     uint32_t n_names = 0;
     for (int i = 0; i < GRAM; i++) {
-        bool is_new = name_computes(strtab_get(&g->names, g->name[ops[i]]));
+        bool is_new = true;
         for (int k = 0; k < i; k++)
             is_new &= g->name[ops[k]] != g->name[ops[i]];
         n_names += is_new;
@@ -108,9 +117,11 @@ static void mark_recomputed(const struct dpro_graph *g, uint32_t rank, bool *are
                     map_set(&grams, gram, 1);
                 if (!gram || phase == DPRO_OP_FW || !map_get(&grams, gram, NULL))
                     continue;
-                uint32_t end = i + GRAM < ops.n ? ops.at[i + GRAM] : ops.at[ops.n - 1] + 1;
+                uint32_t last = ops.at[i + GRAM - 1];
+                uint32_t end = i + GRAM < ops.n ? ops.at[i + GRAM] : last + 1;
                 for (uint32_t op = ops.at[i]; op < end; op++)
-                    are[op] |= g->device[op] == device;
+                    are[op] |=
+                        g->device[op] == device && (op <= last || g->name[op] == g->name[last]);
             }
         }
 }

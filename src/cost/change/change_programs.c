@@ -343,12 +343,11 @@ static double delay_by(double share, const struct dpro_graph *graph, const int64
 /* Keeps as much of the delays as makes an iteration by the model what the replay says, or a little
  * less, as cycles make it jump; all where the replay says more, nothing where it says the opposite.
  * The rest, such as of ops that run side by side, is none of the model's. */
-static void keep_share(const struct dpro_graph *graph, double target_ns, struct arena *arena,
+static void keep_share(const struct dpro_graph *graph, const int64_t *all_ns, double target_ns,
                        const struct dpro_model *m, struct dpro_graph *delayed)
 {
     enum { MOST_ROUNDS = 12 };
     const double NEAR = 1e-3; /* of what is to be added */
-    const int64_t *all_ns = arena_copy(arena, delayed->dur_ns, graph->n_ops, sizeof *all_ns);
     double low = 0, high = 1, low_ns = (double)m->paced_ns;
     double high_ns = delay_by(1, graph, all_ns, m, delayed), added_ns = target_ns - low_ns;
     if (high_ns == low_ns || added_ns / (high_ns - low_ns) >= 1)
@@ -376,10 +375,12 @@ static void delay_model(const struct dpro_graph *graph, const struct dpro_change
     measured_replay_run(delayed, &c->sink, &replay);
     double target_ns = model_change_by(&replay, arena, m);
     measured_replay_fini(&replay);
-    if (!job_has_gpu(graph)) /* whose threads take part in it, beside the model */
-        keep_share(graph, target_ns, arena, m, delayed);
+    const int64_t *all_ns = arena_copy(arena, delayed->dur_ns, graph->n_ops, sizeof *all_ns);
+    keep_share(graph, all_ns, target_ns, m, delayed);
     take_delays(graph, delayed, arena, m);
     m->changed_model_ns = evaluate_once(m);
+    if (job_has_gpu(graph)) /* what else changes is replayed with them */
+        memcpy(delayed->dur_ns, all_ns, graph->n_ops * sizeof *all_ns);
 }
 
 /* Whether modules do anything otherwise than recorded, which they don't where they are asked for as

@@ -16,8 +16,8 @@ void buckets_take_memory(const struct dpro_model *model, const struct dpro_strat
                          struct dpro_strategy *strategy);
 
 /* DDP's rule: tensors in the order in which they become ready; a bucket ends with the tensor that
- * makes it reach its cap, or before one that is ready only after communication. The cap of a model's
- * first bucket is first_bytes. Partitions, priorities, and compression are none. */
+ * makes it reach its cap, or before one that is ready only after communication. The cap of a
+ * model's first bucket is first_bytes. Partitions, priorities, and compression are none. */
 void buckets_by_cap(const struct dpro_model *model, uint64_t first_bytes, uint64_t cap_bytes,
                     struct dpro_strategy *strategy);
 

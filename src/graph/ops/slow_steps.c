@@ -19,6 +19,8 @@ struct key_times {
     int64_t *streams_ns;             /* and with what waits for other ranks */
 };
 
+enum { SHORT = 100 }; /* parts of an iteration: shorter gaps and ops explain nothing */
+
 struct sample_window {
     int64_t start_ns, end_ns;
 };
@@ -79,11 +81,21 @@ static bool steps_waits(const struct rank_build *rank, uint32_t slice)
            (rank->trace->tracks[span->track].gpu && build_communicates(rank, slice));
 }
 
+/* What an op's time is called: by the range that nearly all of it is in, where that says why it is
+ * long, as of a call of compiled code in which that is compiled again. */
+static uint32_t name_of_time(const struct rank_build *rank, const job_ranges *ranges,
+                             const struct slice *slice, uint32_t name, int64_t sample_ns)
+{
+    if (slice->end_ns - slice->start_ns <= sample_ns / SHORT)
+        return name;
+    uint32_t range = range_in(ranges, slice->start_ns, slice->end_ns, sample_ns);
+    return range == NO_ID || !slow_kind_of(strtab_get(rank->names, range)) ? name : range;
+}
+
 static void add_gap(const struct rank_build *rank, const struct sample_window *windows,
                     struct key_times *times, const job_ranges *ranges, uint32_t before,
                     int64_t start_ns, int64_t end_ns)
 {
-    enum { SHORT = 100 }; /* parts of the iteration: shorter ones explain nothing */
     uint32_t sample = window_at(windows, rank->n_samples, start_ns), range = NO_ID;
     if (sample == NO_ID)
         return;
@@ -111,10 +123,15 @@ static void sum_times(const struct rank_build *rank, const struct sample_window 
             if (gpu && sample != NO_ID)
                 times->streams_ns[sample] = time_add(times->streams_ns[sample], ns);
             if (!steps_waits(rank, slices.at[i])) {
+                uint32_t name =
+                    gpu || is_call || sample == NO_ID
+                        ? span->name
+                        : name_of_time(rank, &ranges, slice, span->name,
+                                       windows[sample].end_ns - windows[sample].start_ns);
                 add_time(times,
-                         TIME_KEY(span->name, gpu       ? OF_KERNELS
-                                              : is_call ? OF_CALLS
-                                                        : OF_OPS),
+                         TIME_KEY(name, gpu       ? OF_KERNELS
+                                        : is_call ? OF_CALLS
+                                                  : OF_OPS),
                          rank->n_samples, sample, ns);
                 if (gpu && sample != NO_ID) {
                     times->kernels_ns[sample] = time_add(times->kernels_ns[sample], ns);

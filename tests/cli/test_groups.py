@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 
-from support import BUNDLED, INPUT, LAYERS, USAGE, Case, dpro, job, read_json, read_text, span, write_json
+from support import BUNDLED, DONE, INPUT, LAYERS, USAGE, Case, dpro, job, read_json, read_text, span, write_json
 
 SHARDED = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")
 
@@ -400,8 +400,12 @@ class Groups(Case):
         unknown, unmarked = self.write_job("unknown", gathers()), self.write_job("unmarked", sharded(2))
         for args in (["--batch-size", "2x"], ["--accumulate", "2"], ["--precision", "bf16"], ["--recompute", "all"]):
             with self.subTest(args=args):
-                self.assert_error(dpro("whatif", unknown, *args), USAGE, "jobs whose ranks exchange only gradients, or with FSDP")
+                self.assert_error(dpro("whatif", unknown, *args), USAGE, args[0], "needs to know how the job is parallel", "--dims")
                 self.assert_error(dpro("whatif", unmarked, *args), USAGE, "does not show when FSDP gathers parameters")
+        replicas = ["whatif", unknown, "--dims", "dp=2"]  # of them all but --accumulate is known
+        self.assert_code(dpro(*replicas, "--precision", "fp32", "--batch-size", "2x"), DONE)
+        self.assert_error(dpro(*replicas, "--recompute", "all"), USAGE, "nothing was recorded of what the ranks held")
+        self.assert_error(dpro(*replicas, "--accumulate", "2"), USAGE, "jobs whose ranks exchange only gradients, or only in")
         for args in (["--prefetch", "2"], ["--reshard", "none"]):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", unmarked, *args), USAGE, "does not show which modules are FSDP's units")

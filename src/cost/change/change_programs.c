@@ -107,24 +107,29 @@ static void change_modules(const struct dpro_graph *graph, const struct dpro_cha
         refuse("this recording does not show when FSDP gathers parameters: --recompute, "
                "--accumulate, --batch-size and --precision need a job with fully_shard that 'dpro "
                "profile' recorded");
-    bool is_known = c->recompute ? job_dimension(graph, DPRO_STAGES) || within_modules(graph)
-                                 : graph->n_dimensions > 0;
-    if (!dpro_graph_is_sharded(graph) &&
-        (c->precision || !is_known || (c->micro_batches > 1 && !sends_in_passes(graph, recorded))))
-        refuse(
-            "%s can be asked of jobs whose ranks exchange only gradients, or with FSDP "
-            "(fully_shard), --recompute also of pipelines and with tp, cp or ep, --accumulate of "
-            "the latter: ask for other links (--bandwidth, --latency), computing speed "
-            "(--compute), numbers of ranks (--dp, --tp)%s",
-            c->recompute || c->micro_batches > 1 || c->precision
-                ? "--recompute, --accumulate and --precision"
-                : "--batch-size",
-            graph->n_dimensions > 0 ? " or batches (--batch-size)" : "");
+    bool splits = within_modules(graph) || job_dimension(graph, DPRO_STAGES);
+    const char *what = c->precision           ? "--precision"
+                       : c->micro_batches > 1 ? "--accumulate"
+                       : c->recompute         ? "--recompute"
+                                              : "--batch-size";
+    bool sharded = dpro_graph_is_sharded(graph);
+    if (!sharded && graph->n_dimensions == 0)
+        refuse("%s needs to know how the job is parallel, which its communication does not tell: "
+               "say it with --dims, such as --dims dp=%u",
+               what, graph->n_ranks);
+    if (!sharded && c->precision && splits)
+        refuse("--precision can't be predicted of a job that splits its model (tp, cp, ep or pp), "
+               "whose activations travel: ask for other links (--bandwidth, --latency), computing "
+               "speed (--compute), numbers of ranks (--dp, --tp) or batches (--batch-size)");
+    if (!sharded && c->micro_batches > 1 && !sends_in_passes(graph, recorded))
+        refuse("--accumulate can be asked of jobs whose ranks exchange only gradients, or only in "
+               "modules' passes (tp, cp, ep), or with FSDP (fully_shard): ask for another batch "
+               "(--batch-size)");
     change_computing(c, model, notes);
     change_memory(c, model, notes);
     check_units(graph, units, model);
     check_sends(graph, c, model, notes);
-    if (c->micro_batches > 1 && dpro_graph_is_sharded(graph))
+    if (c->micro_batches > 1 && sharded)
         note(notes, "each micro-batch gathers parameters and reduces gradients, as FSDP does "
                     "unless the script calls set_requires_gradient_sync(False)");
 }

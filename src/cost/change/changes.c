@@ -278,9 +278,10 @@ static const char *changes_lacks(const struct dpro_model *m, unsigned need)
                    ? NULL
                    : "the job's ranks communicate more than gradients: compiled modules, ZeRO "
                      "and views of buckets can't be asked for; --dp, --world-size, --bandwidth, "
-                     "--topology, --latency, --compute, --delay and --batch-size can; with FSDP "
-                     "also --reshard, --prefetch, --recompute, --accumulate and --precision, with "
-                     "a pipeline --microbatches and --schedule";
+                     "--topology, --latency, --compute, --delay and --batch-size can, of replicas "
+                     "also --recompute and --precision; with FSDP also --reshard, --prefetch, "
+                     "--recompute, --accumulate and --precision, with a pipeline --microbatches "
+                     "and --schedule";
     case NEEDS_TRANSFERS:
         return in_groups ? NULL : m->no_gradients;
     default:

@@ -200,7 +200,7 @@ class JobTime(Case):
         found = self.ask("whatif", trace, "--compute", "gpu=2x")  # what makes its time unsure makes its gain unsure
         part = found["uncertainty"]["extrapolation"]
         self.assertGreater(part["predicted_pct"], 10)
-        self.assertGreater(100 * part["speedup"] / found["speedup"], 0.99 * part["predicted_pct"])
+        self.assertGreater(100 * part["speedup"] / found["speedup"], 0.95 * part["predicted_pct"])
         self.assertIn("pauses of ranks are", " ".join(self.ask("optimize", trace)["warnings"]))
         more = self.ask("whatif", trace, "--world-size", "8")["predicted"]  # which pause as often: some rank always does
         self.assertGreater(more["p50_ms"], max(usual) + paused_ms)

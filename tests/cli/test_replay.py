@@ -298,7 +298,8 @@ class Bundled(Case):
         written = read_json(os.path.join(out, "replay.json"))
         cause = max(read_json(os.path.join(out, "diagnose.json"))["causes"], key=lambda cause: cause["blame_ms"] if cause["order"] else 0)
         step = written["verdict"].pop()["text"]  # by the diagnosis, in its milliseconds
-        self.assertTrue(step.endswith(f"{cause['title']} ({cause['blame_ms']:.2f} ms): {cause['next_step']}"), step)
+        blame = f"{cause['blame_ms']:.{1 if cause['blame_ms'] >= 100 else 2}f}"
+        self.assertTrue(step.endswith(f"{cause['title']} ({blame} ms): {cause['next_step']}"), step)
         plain = self.assert_replays(BUNDLED)["verdict"]
         self.assertIn("'dpro diagnose' says what each cause of lost time costs", plain.pop()["text"])
         self.assertEqual(written["verdict"], plain)

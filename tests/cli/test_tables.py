@@ -96,7 +96,7 @@ class TablesTest(Case):
         trace = os.path.join(DATA, "torch-ddp-gloo-gpt-n2")
         self.assert_error(dpro("export", trace), USAGE, "--csv DIR")
         self.assert_error(dpro("export", "--csv", self.path("csv")), USAGE, "a trace")
-        self.assert_error(dpro("export", "--csv", self.path("csv"), "--net-csv", trace), USAGE, "one of --csv DIR")
+        self.assert_error(dpro("export", "--csv", self.path("csv"), "--net-csv", trace), USAGE, "one thing at a time: give one of --csv")
         self.assert_error(dpro("export", "--csv", self.path("csv"), self.path("none")), INPUT, "none")
         self.write("file", "")
         self.assert_error(dpro("export", "--csv", self.path("file"), trace), SYSTEM, "file")

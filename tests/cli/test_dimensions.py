@@ -42,7 +42,7 @@ class Dimensions(Case):
         facts = self.assert_json("optimize", trace)  # no buckets, but its pipeline
         self.assertEqual(facts["pipeline"]["baseline"], {"micro_batches": 1, "schedule": "1f1b"})
         self.assertIn("1f1b 4", [row["name"] for row in facts["baselines"]])
-        self.assert_error(dpro("whatif", trace, "--accumulate", "2"), 2, "--accumulate of the latter: ask for other links")
+        self.assert_error(dpro("whatif", trace, "--accumulate", "2"), 2, r"only in modules. passes \(tp, cp, ep\), or with FSDP")
 
     def test_times_and_bytes_are_those_of_the_kernels(self):
         facts = self.replay(self.job())

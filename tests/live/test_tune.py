@@ -226,7 +226,7 @@ class Tune(live.Case):
         self.assertEqual((told["complete"], told["race"]["winner"]), (False, "baseline"))
 
     def test_what_runs_out_of_memory_within_a_step_is_out_and_the_step_goes_on(self):
-        run, told = self.tune("IN_FORWARD = True\n" + OUT_OF_MEMORY, 500)
+        run, told = self.tune("IN_FORWARD = True\n" + OUT_OF_MEMORY, 2000)
         names = told["race"]["names"]
         self.assertEqual((told["complete"], names["bf16"]["kind"]), (True, "failed"))
         self.assertIn("tune: bf16 is out: rank 0: 1 ran out of memory: RuntimeError: DefaultCPUAllocator: can't allocate memory: ", run.err)

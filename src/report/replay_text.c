@@ -314,7 +314,7 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
     words_add(&line, "", "without the profiler: %s, mean of %u step%s (median %s)",
               TIME(u->mean_ns), u->n_steps, PLURAL(u->n_steps), TIME(u->median_ns));
     if (ones && ones->every > 0)
-        words_add(&line, ", ", "of which one in %u takes %s longer than the others", ones->every,
+        words_add(&line, ", ", "one step in %u takes %s longer than the others", ones->every,
                   TIME(llround(ones->slow.mean - ones->usual.mean)));
     words_add(&line, "; ", "with it they took %s %%", SIGNED(f->overhead_pct));
     if (f->comparable)

@@ -124,7 +124,7 @@ static void change_modules(const struct dpro_graph *graph, const struct dpro_cha
     if (!sharded && c->micro_batches > 1 && !sends_in_passes(graph, recorded))
         refuse("--accumulate can be asked of jobs whose ranks exchange only gradients, or only in "
                "modules' passes (tp, cp, ep), or with FSDP (fully_shard): ask for another batch "
-               "(--batch-size)");
+               "(--batch-size), or of a pipeline for other --microbatches");
     change_computing(c, model, notes);
     change_memory(c, model, notes);
     check_units(graph, units, model);

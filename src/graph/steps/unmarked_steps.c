@@ -219,8 +219,8 @@ static bool may_update(const struct training *t, const struct trace_span *op)
     return name_writes_many(name) || name_updates(name, &into_input);
 }
 
-/* Whether every part updates what it has gradients for. The last part does not count: the recording
- * may end before its update. */
+/* Whether each part of the recording that computes gradients also updates parameters. The last part
+ * does not count, as the recording may end before its update. */
 static bool all_update(const struct training *t, const step_part_array *parts)
 {
     size_t o = 0, b = 0;

@@ -64,7 +64,7 @@ test: ## install what is missing (PyTorch too), build, run all tests; the last l
 	@$(PYTHON) tools/run_tests.py --build $(BUILD)
 
 test-long: ## tests under sanitizers and valgrind, every framework's jobs, another Python, a clean Debian, fuzz targets (PARTS: some of it)
-	@tools/install.sh build test memory
+	@tools/install.sh build test memory fuzz
 	@tools/test_long.sh $(PARTS)
 
 bench: ## speed against targets and named peers; takes 6 minutes, wants a quiet machine

@@ -1,5 +1,5 @@
 #!/bin/sh
-# install.sh [--check] GROUP...: installs what a group (build, test, memory, venv, bench) needs and this machine lacks, with apt.
+# install.sh [--check] GROUP...: installs what a group (build, test, memory, fuzz, venv, bench) needs and this machine lacks, with apt.
 # With --check it installs nothing and says in one line what is missing.
 set -eu
 check=0
@@ -60,6 +60,10 @@ for group in "$@"; do
     memory)
         need valgrind command -v valgrind
         need libc6-dbg valgrind -q true # it can't start without the loader's symbols
+        ;;
+    fuzz)
+        need clang sh -c 'ls /usr/bin /usr/local/bin | grep -qE "^clang(-[0-9]+)?$"'
+        need libclang-rt-14-dev test -n "$(find /usr/lib/llvm* /usr/lib/clang* -name 'libclang_rt.fuzzer-*' -print -quit 2>/dev/null)"
         ;;
     bench)
         need python3-venv "${PYTHON:-python3}" -c 'import ensurepip'

@@ -88,6 +88,8 @@ static struct finalist *add_all(struct finals *p, struct space *space,
         if (!default_is_within(&space->model->capabilities, i) || p->model->n_tensors == 0)
             continue;
         default_make(space->model, &space->work, i, &strategy);
+        if (!strategy.fuses) /* a what-if of these buckets keeps the job's cycles, too */
+            strategy.cycle_ns = baseline->cycle_ns;
         if (space_value(space, &strategy) == INT64_MAX)
             continue;
         if (strategy.fuses)

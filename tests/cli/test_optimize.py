@@ -96,7 +96,7 @@ class Optimize(Case):
             self.assertTrue(self.read("plan", "finalist-%d" % number, "plan.json")["communication"]["buckets"])
 
     def test_a_row_has_the_time_that_a_what_if_of_it_answers_too(self):
-        for trace in (DEMO, os.path.join(CAPTURED, "hvd-tf")):
+        for trace in (DEMO, os.path.join(CAPTURED, "hvd-tf"), os.path.join(CAPTURED, "hvd-mx")):
             rows = {row["name"]: row for row in self.optimize(trace)["baselines"]}
             for mb in ("1", "5", "25"):
                 asked = self.assert_json("whatif", trace, "--bucket-cap-mb", mb)["predicted"]["iteration_ms"]

@@ -429,7 +429,7 @@ void find_communication(const struct diagnosed *d, struct cause_found *found)
                            : g->kind[op] == DPRO_OP_LAUNCH ? strtab_get(&g->names, g->name[op])
                                                            : dpro_op_kind_name(g->kind[op]);
         piece_all(found, op, time >= g->n_ops,
-                  found_part(found, map_text_key(name), "%.60s", name));
+                  found_part(found, map_text_key(name), "%.200s", name));
     }
     if (g->n_ranks < g->world_size)
         found->title = arena_format(

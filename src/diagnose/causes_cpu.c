@@ -8,8 +8,8 @@ static uint32_t part_of_op(struct cause_found *found, const struct dpro_graph *g
 {
     uint32_t name = g->name[op], where = g->where && sort == WORK_SYNC ? g->where[op] : 0;
     if (where == 0)
-        return found_part(found, map_key(name), "%.60s", strtab_get(&g->names, name));
-    return found_part(found, map_mix(name) + where, "%.60s of %.120s", strtab_get(&g->names, name),
+        return found_part(found, map_key(name), "%.200s", strtab_get(&g->names, name));
+    return found_part(found, map_mix(name) + where, "%.100s of %.140s", strtab_get(&g->names, name),
                       strtab_get(&g->names, where));
 }
 
@@ -168,7 +168,7 @@ static uint32_t part_of_gap(struct cause_found *found, const struct dpro_graph *
         return found_part(found, 1, "before the iteration's end");
     if (names_executor(g, g->name[op]))
         return found_part(found, 2, "before TensorFlow's executor runs the next graph");
-    return found_part(found, map_key(g->name[op]), "before %.60s",
+    return found_part(found, map_key(g->name[op]), "before %.200s",
                       strtab_get(&g->names, g->name[op]));
 }
 

@@ -191,8 +191,8 @@ static uint32_t reason_of(const struct diagnosed *d, struct cause_found *found, 
         return found_part(found, map_text_key(kind->what), "%s%s", kind->what, again);
     const char *name = strtab_get(&g->names, most->name);
     return most->is_gap ? found_part(found, map_key(most->name) ^ 2,
-                                     "no op was recorded, before %.60s%s", name, again)
-                        : found_part(found, map_key(most->name), "%.60s%s", name, again);
+                                     "no op was recorded, before %.160s%s", name, again)
+                        : found_part(found, map_key(most->name), "%.200s%s", name, again);
 }
 
 /* Whether in each unusual iteration one rank takes longer, by turns another one, and no name tells

@@ -9,7 +9,7 @@
 #include "report/table.h"
 #include "report/words.h"
 
-enum { INDENT = 11, MOST_TOLD = 3, TEXT_PARTS = 4 };
+enum { INDENT = 11, MOST_TOLD = 3, TEXT_PARTS = 4, PART_COLUMNS = 80 };
 #define NOISE_FROM   0.05 /* a p-value above it */
 #define REST_TO_TELL 0.02 /* of the replay, which it does not explain */
 #define REST_TO_WARN 0.05
@@ -198,8 +198,11 @@ static void write_cause(struct writer *w, const struct diagnosis_facts *d,
     struct words parts = {.n = 0};
     writer_text(w, "\n");
     table_paragraph(w, "", 2, "%s: %s ms", c->title, SHOWN(d, step->shown_ns));
-    for (uint32_t i = 0; i < MIN(c->n_parts, TEXT_PARTS); i++)
-        words_add(&parts, ", ", "%s %s ms", c->parts[i].what, SHOWN(d, c->parts[i].blame_ns));
+    for (uint32_t i = 0; i < MIN(c->n_parts, TEXT_PARTS); i++) {
+        char what[PART_COLUMNS * 4];
+        columns_shorten(what, sizeof what, c->parts[i].what, PART_COLUMNS);
+        words_add(&parts, ", ", "%s %s ms", what, SHOWN(d, c->parts[i].blame_ns));
+    }
     if (c->n_parts > TEXT_PARTS)
         words_add(&parts, ", ", "%u more", c->n_parts - TEXT_PARTS);
     if (parts.n > 0)

@@ -217,25 +217,31 @@ static void add_last(struct unrolled_build *b, uint32_t copy, uint32_t first, ui
         }
 }
 
-/* An iteration that ends with its CPU's mark is over when the mark has come and its GPU is no
- * further behind than it was. Else it would last no longer than its launches, where no call waits
- * for the GPU any more. */
+/* An iteration that ends with its CPU's mark is over when the mark has come and no stream of its
+ * GPU is further behind than it was. Else it would last no longer than its launches, where no call
+ * waits for the GPU any more. */
 static uint32_t end_with_gpu(struct unrolled_build *b, uint32_t copy, const struct graph_rank *rank)
 {
+    const struct dpro_graph *g = b->g;
     const int64_t *end_ns = b->copies[copy].end_ns;
-    uint32_t last = DPRO_NO_OP, end = op_node(b, copy, rank->boundary);
-    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
-        if ((b->g->flags[op] & GRAPH_OP_GPU) && b->copies[copy].dur_ns[op] > 0 &&
-            (last == DPRO_NO_OP || end_ns[op] > end_ns[last]))
-            last = op;
-    if (last == DPRO_NO_OP)
-        return end;
-    add_node(b, NODE_BEHIND, copy, DPRO_NO_OP, end_ns[rank->boundary])->n = 1;
-    array_push(&b->waits, op_node(b, copy, last));
-    uint32_t behind = (uint32_t)b->nodes.n - 1;
-    add_node(b, NODE_LAST, copy, DPRO_NO_OP, end_ns[rank->boundary])->n = 2;
-    array_push(&b->waits, end);
-    array_push(&b->waits, behind);
+    SCRATCH uint32_t *last = mem_array(g->n_devices + (size_t)1, sizeof *last); /* 1 + the op */
+    for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
+        if (!(g->flags[op] & GRAPH_OP_GPU) || b->copies[copy].dur_ns[op] == 0)
+            continue;
+        uint32_t *of = &last[g->device[op]];
+        if (*of == 0 || end_ns[op] > end_ns[*of - 1])
+            *of = op + 1;
+    }
+    b->all.n = 0;
+    array_push(&b->all, op_node(b, copy, rank->boundary));
+    for (uint32_t device = 0; device < g->n_devices; device++)
+        if (last[device] > 0) {
+            add_node(b, NODE_BEHIND, copy, DPRO_NO_OP, end_ns[rank->boundary])->n = 1;
+            array_push(&b->waits, op_node(b, copy, last[device] - 1));
+            array_push(&b->all, (uint32_t)b->nodes.n - 1);
+        }
+    add_node(b, NODE_LAST, copy, DPRO_NO_OP, end_ns[rank->boundary])->n = (uint32_t)b->all.n;
+    array_append(&b->waits, b->all.at, b->all.n);
     return (uint32_t)b->nodes.n - 1;
 }
 
@@ -340,7 +346,7 @@ static void place_all(struct unrolled_build *b, struct unrolled *s)
         }
         /* its gap and duration */
         s->own_ns[cell] = node->kind == NODE_GONE     ? -NEVER
-                          : node->kind == NODE_BEHIND ? node->end_ns - ready
+                          : node->kind == NODE_BEHIND ? MIN(node->end_ns - ready, 0)
                                                       : MAX(node->end_ns - ready, 0);
     }
     s->row[s->n_cells] = at;

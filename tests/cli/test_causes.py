@@ -288,6 +288,24 @@ class Causes(Case):
             self.assertEqual(causes["slow_iterations"]["parts"][0]["what"], name + ", in the first iterations")
         self.assertIn("--steps", causes["slow_iterations"]["next_step"])
 
+    def test_an_iteration_takes_no_less_than_any_stream_is_busy_and_ends_with_what_the_cpu_does_last(self):
+        def program(rank):
+            yield from passes(rank)
+            yield from rank.launch("aten::copy_", "Memcpy DtoH (Device -> Pageable)", 10.0, 9, cat="gpu_memcpy")
+            if rank.job.sync:
+                rank.wait_for_gpu()
+                pause(8_000.0, LOADER)(rank, rank.number)
+
+        def passes(rank):
+            for k in range(60):
+                yield from rank.launch("aten::conv2d", f"conv_forward_{k}", 200.0, 7)
+            yield from update(rank, (yield from backward(rank, 60)))
+
+        for sync, gpu_ms in ((None, 24.0), ("end", 24.0)):
+            iteration_ms, causes = self.diagnose(world=1, cpu_us=500.0, kernel_us=200.0, program=program, sync=sync)
+            self.assertGreaterEqual(iteration_ms - sum(cause["blame_ms"] for cause in causes.values()), 0.97 * gpu_ms)
+        self.assertAlmostEqual(causes["input"]["blame_ms"], 8.0, delta=0.4)
+
     def test_what_a_recording_lacks_is_said(self):
         folder, _ = gpu_job.write(self, job(), steps=2)
         needs = {a["cause"]: a["needs"] for a in self.assert_json("diagnose", f"{folder}/rank1.pt.trace.json.gz")["abstained"]}

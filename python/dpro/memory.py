@@ -28,28 +28,46 @@ def _number(path):
         return None
 
 
-def _of_machine(field):
-    """Bytes, by /proc/meminfo; 0: not known."""
+def _field(path, name):
+    """Of a file of lines "NAME NUMBER"; 0: it has none."""
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            return next(int(line.split()[1]) << 10 for line in file if line.startswith(field + ":"))
-    except (OSError, StopIteration):
+        with open(path, encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.split(None, 1)[:1] == [name])
+    except (OSError, StopIteration, ValueError):
         return 0
 
 
+def _of_machine(field):
+    """Bytes; 0: not known."""
+    return _field("/proc/meminfo", field + ":") << 10
+
+
+def _of_process(field):
+    return _field("/proc/self/status", field + ":") << 10
+
+
 def _limits():
-    """(limit, used) bytes of each cgroup that this process is in and that has a limit."""
+    """(limit, used) bytes of each cgroup with a limit that this process is in, or that is around one. Files that are only cached are
+    not counted as used: the kernel drops them where memory is short."""
     try:
         with open("/proc/self/cgroup", encoding="ascii") as file:
-            group = next((line.strip().split("::", 1)[1] for line in file if line.startswith("0::")), "/")
+            lines = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         return
-    for folder, limit, usage in (("/sys/fs/cgroup" + group, "memory.max", "memory.current"),
-                                 ("/sys/fs/cgroup", "memory.max", "memory.current"),
-                                 ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")):
-        most, used = _number("%s/%s" % (folder, limit)), _number("%s/%s" % (folder, usage))
-        if most is not None and used is not None:
-            yield most, used
+    for _, controllers, group in lines:
+        if not controllers:
+            folder, limit, usage, cached = "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            folder, limit, usage, cached = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                            "total_inactive_file")
+        else:
+            continue
+        parts = group.strip("/").split("/")
+        for n in range(len(parts) + 1):  # in a container, that of the container is the root
+            path = "/".join([folder, *parts[:n]])
+            most, used = _number("%s/%s" % (path, limit)), _number("%s/%s" % (path, usage))
+            if most is not None and used is not None:
+                yield most, max(used - _field(path + "/memory.stat", cached), 0)
 
 
 def available():
@@ -60,6 +78,19 @@ def available():
 def capacity():
     """Bytes that there are in all: of the machine, or of this process's cgroup where that is less; 0: not known."""
     return max(min([_of_machine("MemTotal"), *(most for most, _ in _limits())]), 0)
+
+
+def room(n_processes):
+    """Bytes that this process could hold beyond the most that it has held so far, which a step may take again, where so many share the
+    machine: of the machine, of its cgroups, and of its own limits (ulimit -v, -d)."""
+    again, left = _of_process("VmHWM") - _of_process("VmRSS"), []
+    if _of_machine("MemAvailable"):
+        left.append(available() // n_processes - again)
+    for limit, held in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        most = resource.getrlimit(limit)[0]
+        if most != resource.RLIM_INFINITY:
+            left.append(most - _of_process(held) - max(again, _of_process("VmPeak") - _of_process("VmSize")))
+    return max(min(left, default=1 << 62), 0)
 
 
 def resident():

@@ -14,6 +14,7 @@ from . import agreement, applied, job, memory, planned, report
 
 BASELINE = "baseline"
 DIFFERS = "its parameters are no longer those of rank 0"
+PEAK_DOUBT = 0.1  # of a peak: twice what its predictions were off by at most (doc/accuracy.md), as allocators need more than is asked for
 
 Strategy = collections.namedtuple("Strategy", "name path cap_mb", defaults=(None, None))
 Strategy.__doc__ = """`path`: of a plan; `cap_mb`: of DDP's own buckets. With neither it is the job as it is."""
@@ -54,6 +55,7 @@ class Turns:
         self._gradients, self._checks = {}, []  # what was found of each strategy, of each model; while it is found
         self._peak = None           # while it is measured
         self._problem = None        # what the strategy that trains turned out not to do
+        self._own_peak = 0          # the most that a GPU's allocator has given the job as it is
 
     # What there is to switch
 
@@ -170,17 +172,20 @@ class Turns:
             if name in layouts:
                 planned.cut(ddp, layouts[name])
 
-    @staticmethod
-    def _check_memory(plan):
-        """What fails in a step fails in the job's own code."""
+    def _check_memory(self, plan):
+        """What runs out of memory in a step's backward pass ends the job: other ranks wait for gradients that were half computed. So a
+        plan needs room for what it is expected to hold more than the job, and for what that may be off by."""
+        cuda = on_gpu() and sys.modules["torch"].cuda
+        if cuda and self.now == BASELINE:
+            self._own_peak = max(self._own_peak, cuda.max_memory_allocated())
         if plan is None or not (plan.memory.peak_bytes and plan.memory.baseline_peak_bytes):
             return
-        more, cuda = plan.memory.peak_bytes - plan.memory.baseline_peak_bytes, on_gpu() and sys.modules["torch"].cuda
-        left = cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.max_memory_allocated() if cuda else \
-            (memory.available() or sys.maxsize) // job.n_local()
-        if more > max(left, 0):
-            raise MemoryError("it is expected to hold %s more than the job, and %s has %s left" % (
-                applied.size_text(more), "the GPU" if cuda else "a rank here", applied.size_text(max(left, 0))))
+        more, doubt = plan.memory.peak_bytes - plan.memory.baseline_peak_bytes, int(PEAK_DOUBT * plan.memory.peak_bytes)
+        left = max(cuda.mem_get_info()[0] + cuda.memory_reserved() - self._own_peak if cuda else memory.room(job.n_local()), 0)
+        if more + doubt > left:
+            raise MemoryError("it is expected to hold %s %s than the job, give or take %s, and %s has %s left" % (
+                applied.size_text(abs(more)), "more" if more >= 0 else "less", applied.size_text(doubt),
+                "the GPU" if cuda else "a rank here", applied.size_text(left)))
 
     def _back(self):
         """A rank that can't do this either has no reducer any more: planned.change raises Broken."""

@@ -1,5 +1,7 @@
 """dpro tune: what the job is given, and the search beside it, with stand-ins for both. Real jobs are in tests/live/test_tune.py."""
+import io
 import os
+import resource
 import shutil
 import sys
 import time
@@ -211,22 +213,50 @@ class Told(Case):
 
 
 class Room(Case):
+    PLAN = types.SimpleNamespace(memory=types.SimpleNamespace(baseline_peak_bytes=6 << 30, peak_bytes=9 << 30))
+
+    def assert_room(self, one, fits, text):
+        if fits:
+            one._check_memory(self.PLAN)
+        else:
+            with self.assertRaisesRegex(MemoryError, r"hold 3\.00 GiB more than the job, give or take 921\.6 MiB, and " + text):
+                one._check_memory(self.PLAN)
+
     def test_a_plan_for_which_a_gpu_has_no_room_is_out_before_it_is_applied(self):
-        plan = types.SimpleNamespace(memory=types.SimpleNamespace(baseline_peak_bytes=6 << 30, peak_bytes=9 << 30))
-        for free_gib, fits in ((2, True), (0, False)):  # and 1.5 GiB that the allocator keeps
+        for free_gib, fits in ((3, True), (2, False)):  # and 1.5 GiB that the allocator keeps
             cuda = types.SimpleNamespace(mem_get_info=lambda free_gib=free_gib: (free_gib << 30, 16 << 30),
                                          memory_reserved=lambda: 8 << 30, max_memory_allocated=lambda: 13 << 29)
+            one = turns.Turns(None, 4, 2)
             with unittest.mock.patch.dict(sys.modules, torch=types.SimpleNamespace(cuda=cuda)), \
                     unittest.mock.patch.object(turns, "on_gpu", lambda: True):
-                if fits:
-                    turns.Turns._check_memory(plan)
-                else:
-                    with self.assertRaisesRegex(MemoryError, r"hold 3\.00 GiB more than the job, and the GPU has 1\.50 GiB left"):
-                        turns.Turns._check_memory(plan)
-        with unittest.mock.patch.object(turns.memory, "available", lambda: 5 << 30), \
-                unittest.mock.patch.object(turns.job, "n_local", lambda: 2), unittest.mock.patch.dict(sys.modules, torch=None), \
-                self.assertRaisesRegex(MemoryError, r"hold 3\.00 GiB more than the job, and a rank here has 2\.50 GiB left"):
-            turns.Turns._check_memory(plan)
+                self.assert_room(one, fits, "the GPU has 3.50 GiB left")
+                one.now, cuda.max_memory_allocated = "recompute", lambda: 1 << 30  # what another plan holds is not what the job does
+                self.assert_room(one, fits, "the GPU has 3.50 GiB left")
+
+    def test_so_is_one_for_which_the_host_or_the_process_has_none(self):
+        status = {"VmHWM": 4 << 30, "VmRSS": 3 << 30, "VmSize": 5 << 30, "VmPeak": 6 << 30, "VmData": 2 << 30}
+        for available, limits, left in ((10, {}, 4), (9, {}, 3.5), (10, {resource.RLIMIT_AS: 9}, 3), (10, {resource.RLIMIT_DATA: 6}, 3),
+                                        (10, {resource.RLIMIT_DATA: 8}, 4)):
+            with unittest.mock.patch.multiple(turns.memory, available=lambda n=available: n << 30, _of_process=status.get), \
+                    unittest.mock.patch.object(resource, "getrlimit", lambda limit, limits=limits: (
+                        limits[limit] << 30 if limit in limits else resource.RLIM_INFINITY, 0)), \
+                    unittest.mock.patch.object(turns.job, "n_local", lambda: 2), unittest.mock.patch.dict(sys.modules, torch=None):
+                self.assert_room(turns.Turns(None, 4, 2), left == 4, r"a rank here has %.2f GiB left" % left)
+
+    def test_a_cgroup_around_the_process_counts_without_files_that_are_cached(self):
+        for line, names in (("0::/a/b", ("memory.max", "memory.current", "inactive_file")),
+                            ("4:memory:/a/b", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"))):
+            folder = "/sys/fs/cgroup" + ("/memory" if line[0] == "4" else "") + "/a"
+            files = {"/proc/self/cgroup": line, "/proc/meminfo": "MemAvailable: 9000 kB", "%s/%s" % (folder, names[0]): "5000000",
+                     "%s/%s" % (folder, names[1]): "3000000", folder + "/memory.stat": "anon 7\n%s 1000000" % names[2],
+                     folder + "/b/" + names[0]: "max", folder + "/b/" + names[1]: "7"}
+
+            def reads(path, files=files, **_):
+                if path not in files:
+                    raise FileNotFoundError(path)
+                return io.StringIO(files[path] + "\n")
+            with unittest.mock.patch.object(turns.memory, "open", reads, create=True):
+                self.assertEqual(turns.memory.available(), 3000000)
 
     def test_finalists_that_change_what_is_held_tell_how_much(self):
         fsdp = os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory")

@@ -3,6 +3,7 @@ caches any more, what the neighbours have just made is.
 
 Nothing of the job's is written to: gradients are asked for by torch.autograd.grad, which accumulates none and calls no hook of
 DDP's, inputs are copies."""
+import functools
 import resource
 import time
 
@@ -42,6 +43,10 @@ def seconds_between(begin, end):
     return 1e-3 * begin.elapsed_time(end) if isinstance(begin, torch.cuda.Event) else end - begin
 
 
+def _without_faults(fault_ns):
+    return time.thread_time_ns() - fault_ns * memory.page_faults(resource.RUSAGE_THREAD)
+
+
 class Stopwatch:
     """Nanoseconds of what this device did. Of one thread on a CPU it is CPU time, whatever else the machine does, without that
     of page faults: malloc gives pages back and takes them again as what else there is in its heap wants it, and ways that take
@@ -52,13 +57,11 @@ class Stopwatch:
         self.clock, self.fault_ns = "wall", 0
         self._now = time.perf_counter_ns
         if device.type == "cpu" and torch.get_num_threads() == 1:
-            self.clock, self._now, self.fault_ns = "cpu", self._without_faults, memory.fault_ns()
+            self.clock, self.fault_ns = "cpu", memory.fault_ns()
+            self._now = functools.partial(_without_faults, self.fault_ns)  # no method: that would keep it, and what it holds
         self._other = torch.empty(_emptying_bytes(device), dtype=torch.uint8, device=device)
         self._generator = torch.Generator(device=device)
         self._generator.manual_seed(1)
-
-    def _without_faults(self):
-        return time.thread_time_ns() - self.fault_ns * memory.page_faults(resource.RUSAGE_THREAD)
 
     def now(self):
         if self.device.type == "cuda":

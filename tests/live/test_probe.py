@@ -6,7 +6,7 @@ import live
 from live import Case
 
 JOBS = """
-import random, torch.nn as nn
+import gc, random, torch.nn as nn
 random.seed(3)
 class Block(nn.Module):
     def __init__(self, width):
@@ -61,6 +61,7 @@ def run(model, make, steps=32, wrap=None):
     digest.update(repr(random.getstate()).encode())
     if "torch._dynamo" in sys.modules:
         digest.update(b"" if not torch._dynamo.utils.counters else b"compiled")
+    digest.update(b"kept" * any(type(thing).__name__ == "Stopwatch" for thing in gc.get_objects()))
     end()
 """
 GPT = JOBS + "run(Blocks(Block), lambda: torch.randint(100, (4, 16)))\n"

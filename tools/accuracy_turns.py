@@ -44,17 +44,25 @@ def cells(row):
 def summary(found):
     since = [row for row in found if row["off_since_points"] is not None]
     text = (f"{len(found)} plans: {_near([row['off_points'] for row in found])}, {sum(row['covered'] for row in found)} within both "
-            "intervals.")
+            f"intervals. Turns are unsure, too: of promises without any error {_sure_to_be_near(found)} would be within {WITHIN_POINTS} "
+            "points.")
     if since:
         text += (f" Of {len(since)} whose recordings were kept until then: {_near([row['off_points'] for row in since])}; with the model "
-                 f"since, {_near([row['off_since_points'] for row in since])}.")
+                 f"since, {_near([row['off_since_points'] for row in since])}; without any error, {_sure_to_be_near(since)}. Of "
+                 f"those that were measured within {WITHIN_POINTS - 1} points: ")
+        text += _near([row["off_since_points"] for row in since if row["measured_half_pct"] <= WITHIN_POINTS - 1]) + "."
     return text
+
+
+def _sure_to_be_near(found):
+    """How many measurements would lie so near the truth."""
+    return round(sum(math.erf(WITHIN_POINTS * 1.96 / math.sqrt(2) / max(row["measured_half_pct"], 1e-9)) for row in found))
 
 
 def _near(off):
     off = list(map(abs, off))
-    return (f"off by {statistics.median(off):.1f} points in the median, {max(off):.1f} at most, "
-            f"{sum(one <= WITHIN_POINTS for one in off)} within {WITHIN_POINTS} points")
+    return (f"off by {statistics.median(off or [0]):.1f} points in the median, {max(off, default=0):.1f} at most, "
+            f"{sum(one <= WITHIN_POINTS for one in off)} of {len(off)} within {WITHIN_POINTS} points")
 
 
 def print_turns(found):

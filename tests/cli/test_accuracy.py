@@ -9,6 +9,7 @@ from support import BUNDLED, DPRO, ROOT, Case, read_text  # finds tools/, too
 
 import accuracy
 import accuracy_tables
+import accuracy_turns
 import bench_networks
 import memory_budget
 from accuracy_whatifs import KINDS, MOST_OFF_PCT, bucket_table, buckets_truth, change_row, choice_row, missed
@@ -127,6 +128,14 @@ class Agreement(Case):
 
 
 class Turns(Case):
+    def test_what_turns_are_unsure_of_is_told_beside_what_promises_are_off(self):
+        def row(off, half):
+            return {"off_points": off, "off_since_points": off, "covered": True, "measured_half_pct": half}
+        text = accuracy_turns.summary([row(2.0, 0.0), row(-2.5, 1.0), row(9.0, 300.0), row(1.0, 300.0)])
+        self.assertIn("3 of 4 within 3 points, 4 within both intervals. Turns are unsure, too: of promises without any error 2 would be "
+                      "within 3 points.", text)
+        self.assertIn("measured within 2 points: off by 2.2 points in the median, 2.5 at most, 2 of 2 within 3 points.", text)
+
     def test_promises_and_what_turns_measured_are_in_the_document(self):
         tables = accuracy_tables.tables_of(dict(results(), turns=accuracy.turns_rows()))
         text = read_text(os.path.join(ROOT, "doc", "accuracy.md"))

@@ -183,8 +183,7 @@ class Case(unittest.TestCase):
     def run_script(self, path, world=2, dpro=True, timeout=300, out=None, arguments=(), preexec_fn=None, **more):
         environment = self.environment(dpro, out, **more)
         if world > 1:
-            environment.update(WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_ports()[0]),
-                               GROUP_RANK="0")
+            environment.update(self.pair_environment(), WORLD_SIZE=str(world), GROUP_RANK="0")
         started = []
         for rank in range(world):
             outs = open(self.path("out%d" % rank), "w+b"), open(self.path("err%d" % rank), "w+b")
@@ -204,6 +203,19 @@ class Case(unittest.TestCase):
                 return server.start(command[0], command[1:], given, self.folder, *outs)
         return subprocess.Popen([PYTHON, *command], env=environment, cwd=self.folder, preexec_fn=preexec_fn,
                                 stdin=subprocess.DEVNULL, stdout=outs[0], stderr=outs[1], start_new_session=True)
+
+    @staticmethod
+    def warm_python(traced=True):
+        """What a launcher takes for an interpreter, and begins with torch loaded."""
+        return _server(traced).command if os.path.exists(TRACER) or not traced else [PYTHON]
+
+    # Launchers of two ranks, whose command follows; the first takes 4 s to start.
+    TORCHRUN = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    PAIR = ["sh", "-c", 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!', "-"]
+
+    @staticmethod
+    def pair_environment():
+        return {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports()[0])}
 
     def command(self, command, timeout=300, **environment):
         outs = open(self.path("out"), "w+b"), open(self.path("err"), "w+b")

@@ -235,24 +235,15 @@ sys.stdout.write("REDUCERS %d %d\\n" % (len(seen), sum(ref() is not None for ref
 end()
 """
 
-    # Two ranks without torchrun, which takes longer to start than they do.
-    PAIR = ["sh", "-c", 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!', "-"]
-
-    def verify(self, *arguments, body=None, steps="3", pair=False, **environment):
-        port = str(live.free_ports()[0])
-        if pair:
-            environment.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-        script = self.script(body or self.BODY)
-        settings = self.environment(dpro=False, PATH=os.path.dirname(live.PYTHON) + ":" + os.environ["PATH"], **environment)
-        command = [live.DPRO, "verify", "--plan", self.path("plan"), "--steps", steps, "--warmup", "4", *arguments,
-                   "--", *(self.PAIR if pair else ()), live.PYTHON]
-        torchrun = () if pair else ("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=" + port)
-        return self.command([*command, *torchrun, script], **settings)
+    def verify(self, *arguments, body=None, launch=live.Case.PAIR):
+        settings = self.environment(dpro=False, **self.pair_environment())
+        return self.command([live.DPRO, "verify", "--plan", self.path("plan"), "--steps", "3", "--warmup", "4", *arguments, "--",
+                             *launch, *self.warm_python(traced=False), self.script(body or self.BODY)], **settings)
 
     def test_the_plan_is_measured_by_turns_and_the_job_is_as_it_was(self):
         self.plan()
         self.plan(plan(BUCKETS[:2] + [sum(BUCKETS[2:], [])]), "other")
-        run = self.verify("--blocks", "3", "--against", "cap=1", "--against", "plan=" + self.path("other"), "--json")
+        run = self.verify("--blocks", "3", "--against", "cap=1", "--against", "plan=" + self.path("other"), "--json", launch=self.TORCHRUN)
         self.assertEqual(run.codes, [0], run.err[-3000:])
         result = json.loads(run.out)
         self.assertEqual(result["schema"], "dpro.verify/1")
@@ -290,7 +281,7 @@ end()
     def test_modules_computed_otherwise_on_a_cpu_take_runs_of_the_job(self):
         self.in_bf16("plan", plan(), "1")
         body = self.BODY.replace("124", "9")
-        run = self.verify("--blocks", "1", "--against", "cap=0.02", "--json", body=body, pair=True)
+        run = self.verify("--blocks", "1", "--against", "cap=0.02", "--json", body=body)
         self.assertEqual(run.codes, [0], run.err[-3000:])
         result = json.loads(run.out)
         self.assertEqual((result["turns"], result["runs"], result["blocks"], result["complete"]), ("runs", 6, 1, True))

@@ -18,9 +18,9 @@ end()
 
 
 class Profile(Case):
-    def profile(self, steps, each="None"):
-        launch = [PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        return [DPRO, "profile", "-o", self.trace, "--", *launch, self.script(TRAIN % each), str(steps)]
+    def profile(self, steps, each="None", python=None):
+        return [DPRO, "profile", "-o", self.trace, "--", *self.TORCHRUN, *(python or self.warm_python()), self.script(TRAIN % each),
+                str(steps)]
 
     def closing(self, run):
         """What dpro profile says at the end, after all that the recorder said in the job."""
@@ -28,7 +28,7 @@ class Profile(Case):
         return [line for line in lines if line.startswith("dpro: ")][-2:]
 
     def test_a_job_of_torchrun_is_recorded_and_replays(self):
-        run = self.command(self.profile(40), timeout=300, **self.environment(dpro=False))
+        run = self.command(self.profile(40, python=[PYTHON]), timeout=300, **self.environment(dpro=False))
         self.assert_ran(run)
         self.assertEqual(self.closing(run), ["dpro: recorded 2 ranks: 3 steps, structure, transport",
                                              f"dpro: next: dpro replay {self.trace}"])
@@ -42,7 +42,7 @@ class Profile(Case):
         self.assertIn(f"dpro: next: dpro replay {self.trace}", run.err)
 
     def test_a_job_that_is_terminated_ends_and_is_told(self):
-        process = self.start(self.profile(100000, "time.sleep(0.01)"), self.environment(dpro=False))
+        process = self.start(self.profile(100000, "time.sleep(0.01)", [PYTHON]), self.environment(dpro=False))
         deadline = time.monotonic() + 200
         while not os.path.exists(os.path.join(self.trace, "host0", "rank1", "rank.json")):
             self.assertLess(time.monotonic(), deadline)
@@ -70,7 +70,7 @@ class Profile(Case):
                 shutil.rmtree(self.trace, ignore_errors=True)
                 path = self.script(begin + "\nmodel = net()\ntrain(model, torch.optim.SGD(model.parameters(), lr=0.05), %d,\n"
                                    "      each=lambda i: i + 1 == %d and (%s))\n" % (n_steps, last, end or "None"))
-                run = self.command([DPRO, "profile", "-o", self.trace, "--", PYTHON, path],
+                run = self.command([DPRO, "profile", "-o", self.trace, "--", *self.warm_python(), path],
                                    **self.environment(dpro=False))
                 self.assertIn(said, run.said[-1])
                 self.assertTrue(run.said[-1].startswith("dpro: nothing recorded: "), run.said)

@@ -252,8 +252,7 @@ end()
 
     def test_torchrun_records_its_workers_and_not_itself(self):
         path = self.script(DDP_JOB)
-        run = self.command([live.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port",
-                            str(live.free_ports()[0]), path], **self.environment())
+        run = self.command([*self.TORCHRUN, *self.warm_python(), path], **self.environment())
         self.assert_ran(run)
         self.assertEqual(self.profiled_steps(0), self.profiled_steps(1))
         self.assertEqual(self.job()["hosts"][0]["ranks"], [0, 1])

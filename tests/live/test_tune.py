@@ -139,13 +139,9 @@ train(model, torch.optim.SGD(model.parameters(), lr=0.05), N, each=until_measure
 class Tune(live.Case):
     WARM = True
 
-    PAIR = ["sh", "-c", 'RANK=1 LOCAL_RANK=1 "$@" & RANK=0 LOCAL_RANK=0 "$@" && wait $!', "-"]
-
-    def pair(self, body, n, *command, code=0):
-        """Two ranks, without torchrun, which takes longer to start than they do."""
-        settings = self.environment(dpro=False, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(live.free_ports()[0]),
-                                    DPRO_WARMUP="2", DPRO_ITERATIONS="2")
-        run = self.command([*command, *self.PAIR, live.PYTHON, self.script(body), self.path("plan"), str(n)], **settings)
+    def pair(self, body, n, *command, code=0, traced=True):
+        settings = self.environment(dpro=False, **self.pair_environment(), DPRO_WARMUP="2", DPRO_ITERATIONS="2")
+        run = self.command([*command, *self.PAIR, *self.warm_python(traced), self.script(body), self.path("plan"), str(n)], **settings)
         self.assertEqual(run.codes, [code], run.err[-3000:])
         return run
 
@@ -188,7 +184,7 @@ class Tune(live.Case):
         self.assertEqual(again["turns"]["n"], len(turns["turns"]), again["warnings"])
         self.assertFalse([warning for warning in again["warnings"] if "turns.json" in warning])
         verified = self.pair(DECIDED.replace("if PLAN", "if 0 and PLAN"), 60, live.DPRO, "verify", "--plan", self.path("plan"),
-                             "--blocks", "1", "--steps", "1", "--warmup", "2", "--json", "--")
+                             "--blocks", "1", "--steps", "1", "--warmup", "2", "--json", "--", traced=False)
         self.assertTrue(json.loads(verified.out)["complete"])
 
     def test_a_job_that_ends_meanwhile_keeps_the_best_so_far(self):

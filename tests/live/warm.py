@@ -1,6 +1,9 @@
 """Processes that run a script and begin with torch loaded: to load it and its compiler takes a process 4 s, longer than what most
 live cases train. A server loads them once and forks for each process that is wanted.
 
+A launcher starts such a process by a command that stands in for it (stand_in): it has its standard files, ends as it does, and
+ends it.
+
 In the new process nothing is imported yet as far as Python and dpro can see: what was loaded comes out of a store, module by module,
 when the script imports it, after sitecustomize. So dpro gets in as it does elsewhere. What has to be in a process from its start (a
 library that is preloaded, settings that libraries read as they are loaded) needs a process of its own."""
@@ -20,11 +23,11 @@ import types
 
 IDLE_S = 1200  # of a run that was killed nobody removes the folder
 READ_AT_START = ("LD_", "MALLOC_", "OMP_", "TORCH", "KINETO_", "DPRO_NET")
-READ_LATER = ("TORCHINDUCTOR_CACHE_DIR",)  # each time that something is compiled
+READ_LATER = ("TORCHINDUCTOR_CACHE_DIR", "TORCHELASTIC_")  # each time that something is compiled, or when a process group is made
 
 
 def read_at_start(environment):
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_START) and name not in READ_LATER}
+    return {name: value for name, value in environment.items() if name.startswith(READ_AT_START) and not name.startswith(READ_LATER)}
 
 
 class Process:
@@ -54,6 +57,7 @@ class Server:
 
     def __init__(self, path, python, environment):
         self.fixed, self.processes, self.started = read_at_start(environment), {}, []
+        self.command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "stand-in", path, python, json.dumps(environment)]
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         folder = os.open(os.path.dirname(path), os.O_PATH)
         short = f"/proc/self/fd/{folder}/{os.path.basename(path)}"  # the path of a socket has 107 bytes at most
@@ -88,6 +92,19 @@ class Server:
             else:
                 self.processes[said["pid"]] = Process(self, said["pid"])
                 self.started.append(self.processes[said["pid"]])
+
+
+def stand_in(path, python, environment, script, *arguments):
+    """Runs the script in a warm process, as if it was this one."""
+    server, own = Server(path, python, json.loads(environment)), dict(os.environ)
+    if "LD_PRELOAD" in server.fixed:
+        own.setdefault("LD_PRELOAD", server.fixed["LD_PRELOAD"])
+    if not server.fits(own):
+        os.execv(python, [python, script, *arguments])
+    status = server.start(script, arguments, own, os.getcwd(), sys.stdout, sys.stderr).wait()
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
 
 
 class Store:
@@ -183,6 +200,8 @@ def serve(listening, path):
             if not text:
                 clients.remove(client)
                 client.close()
+                for pid in [pid for pid, asked in whose.items() if asked is client]:
+                    os.kill(pid, signal.SIGKILL)
                 continue
             pid = os.fork()
             if pid == 0:
@@ -215,9 +234,12 @@ def ended():
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "stand-in":
+        stand_in(*sys.argv[2:])
     code, names = serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
     try:
         exec(code, names)
     except Exception as problem:  # told as a script's, without what called it
-        sys.excepthook(type(problem), problem, problem.__traceback__.tb_next)
+        sys.last_type, sys.last_value, sys.last_traceback = type(problem), problem, problem.__traceback__.tb_next
+        sys.excepthook(sys.last_type, sys.last_value, sys.last_traceback)
         sys.exit(1)

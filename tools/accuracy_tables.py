@@ -26,7 +26,8 @@ def replay_cells(row):
 
 REPLAY_HEAD = ("trace", "ranks", "iterations:", "measured, ms:", "replayed, ms:", "error, %:", "left out, %:", "std, %:", "gaps, %:",
                "Daydream error, %:")
-README_COLUMNS = (0, 1, 3, 4, 5, 6, 7)
+DOC_COLUMNS = (0, 1, 2, 3, 5, 6, 7, 8, 9)  # the time replayed follows from the error
+README_COLUMNS = (0, 1, 3, 5, 6, 7)
 
 
 def clock_cells(row, replayed):
@@ -91,8 +92,9 @@ def tables_of(results):
     unmarked = [unmarked_cells(row) for row in results.get("unmarked", ()) if not row["problem"] and not is_found(row)]
     whatifs = [row for row in results["whatifs"] if not row["problem"]]
     cells = [replay_cells(row) for row in rows]
-    picked = [[row[c] for c in README_COLUMNS] for row in cells if row[0].strip("`") in README_ROWS]
-    tables = {"replay": markdown(REPLAY_HEAD, cells), "readme": markdown([REPLAY_HEAD[c] for c in README_COLUMNS], picked)}
+    picked = [row for row in cells if row[0].strip("`") in README_ROWS]
+    tables = {table: markdown([REPLAY_HEAD[c] for c in columns], [[row[c] for c in columns] for row in lines])
+              for table, columns, lines in (("replay", DOC_COLUMNS, cells), ("readme", README_COLUMNS, picked))}
     tables.update({table: markdown(head, lines) for table, head, lines in (
         ("own", OWN_HEAD, own), ("unmarked", UNMARKED_HEAD, unmarked), ("clocks", CLOCK_HEAD, clocks),
         ("whatif", *bucket_table(whatifs))) if lines})
@@ -101,7 +103,7 @@ def tables_of(results):
     if results["whatif_summary"]:
         tables["whatif-summary"] = whatif_summary_lines(results["whatif_summary"])
     if results.get("turns"):
-        tables["turns"] = markdown(accuracy_turns.HEAD, map(accuracy_turns.cells, results["turns"]))
+        tables["turns"] = markdown(accuracy_turns.KIND_HEAD, accuracy_turns.kind_cells(results["turns"]))
         tables["turns-summary"] = wrapped(accuracy_turns.summary(results["turns"]))
     if any(row.get("unprofiled_ms") for row in rows):
         tables["unprofiled"] = unprofiled_lines(rows)

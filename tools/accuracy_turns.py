@@ -9,6 +9,8 @@ import statistics
 from figures import fixed, show
 
 HEAD = ("plan", "promised, %:", "±:", "measured, %:", "±:", "off, points:", "off with the model since:")
+KIND_HEAD = ("plan", "plans:", "promised, %:", "measured, %:", "off, points, median:", "at most:", "within 3 points:",
+             "within both intervals:")
 WITHIN_POINTS = 3  # target, of nine in ten
 
 
@@ -39,6 +41,27 @@ def cells(row):
     return (f"`{row['plan']}`", fixed(row["promised_pct"], 1, True), fixed(row["promised_half_pct"]),
             fixed(row["measured_pct"], 1, True), fixed(row["measured_half_pct"]), fixed(row["off_points"], 1, True),
             "–" if row["off_since_points"] is None else fixed(row["off_since_points"], 1, True))
+
+
+def kind_of(plan):
+    """A plan's kind of change; of what was measured by restarts, the stack: `cap-5` and `cap-1` are one kind."""
+    job, name = plan.split(": ")
+    return job.split("-")[1] if name == "plan" or name.startswith("finalist") else name.rstrip("-0123456789 ")
+
+
+def kind_cells(found):
+    """A row a kind."""
+    def between(values):
+        return " to ".join(dict.fromkeys(fixed(value, 1, True) for value in (min(values), max(values))))
+
+    kinds = {}
+    for row in found:
+        kinds.setdefault(kind_of(row["plan"]), []).append(row)
+    for kind, ones in sorted(kinds.items()):
+        off = [abs(one["off_points"]) for one in ones]
+        yield (f"`{kind}`", str(len(ones)), *(between([one[key] for one in ones]) for key in ("promised_pct", "measured_pct")),
+               fixed(statistics.median(off)), fixed(max(off)), str(sum(one <= WITHIN_POINTS for one in off)),
+               str(sum(one["covered"] for one in ones)))
 
 
 def summary(found):

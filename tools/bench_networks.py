@@ -6,7 +6,7 @@ servers of TensorFlow and MXNet among them, in two network namespaces with a lin
 is tuned while it runs (dpro tune; `compile`: what may be compiled, too): its own buckets or units beside the finalists, by turns. Any
 other is recorded, searched and measured by restarts: as it is, with the plans, and with what dpro tune --restart tries by itself. One of
 TensorFlow's ring is probed for op fusion, too. Jobs that are done are passed over (--again: not), so that the tool can be ended at any
-time. Rows of what was measured go to doc/accuracy.md with --readme."""
+time. Finalists that were chosen go to doc/accuracy.md with --readme."""
 import argparse
 import json
 import os
@@ -117,11 +117,12 @@ def rows(folder):
 
 
 def write(folder):
+    """The finalists that a job goes on with."""
     path = os.path.join(ROOT, "doc", "accuracy.md")
     with open(path, encoding="utf-8") as file:
         text = file.read()
     with open(path, "w", encoding="utf-8") as file:
-        file.write(renewed(text, {"networks": markdown(HEAD, rows(folder))}))
+        file.write(renewed(text, {"networks": markdown(HEAD[:-1], [row[:-1] for row in rows(folder) if row[-1] == "chosen"])}))
 
 
 def main():

@@ -268,7 +268,7 @@ def main():
     print(f"right cause first in {sum(row['right'] for row in judged)} of {len(judged)}, of what its fault adds in "
           f"{sum(row['added'] for row in judged)}; blame near in {sum(part['near'] for row in judged for part in row['each'])}")
     if args.readme and lines:
-        accuracy_tables.write(ROOT, {table: markdown(HEAD, lines)})
+        accuracy_tables.write(ROOT, {table: markdown(HEAD[:-1], [line[:-1] for line in lines])})
     problems = ["%s: %s" % (row["faults"], row["problem"]) for row in rows if row["problem"]]
     return end(args, folder, problems if judged else ["no job with a fault"])
 

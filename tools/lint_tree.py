@@ -6,7 +6,7 @@
   Python package by its imports
 - names: no two files of src/ have the same name
 - width: lines of C, Python and Markdown (tables, links and code blocks of Markdown excepted)
-- words: the retired words of doc/glossary.md do not come back
+- words: the retired words of tools/retired_words.md do not come back
 - memory: src/ allocates and frees through base/memory.h
 - purpose: the first line of a C file says what it is for
 - decided: doc/architecture.md's list of where things are decided names files and functions that are there
@@ -25,7 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DECIDED = "doc/architecture.md"
 WIDTHS = {".c": 100, ".h": 100, ".md": 120, ".py": 140}
 # They list the retired words, or are the tests of this check.
-MAY_NAME_WORDS = {"doc/glossary.md", "tests/cli/test_lint.py"}
+MAY_NAME_WORDS = {"tools/retired_words.md", "tests/cli/test_lint.py"}
 # The first is base/memory.h, the second frees what scandir() made.
 MAY_FREE = {"src/base/memory.c", "src/ingest/find_files.c"}
 ALLOCATES = re.compile(r"(?<![\w.>])(malloc|calloc|realloc|reallocarray|free|strdup|strndup|v?asprintf)\s*\(")
@@ -225,9 +225,9 @@ def check_width(tree):
 # Words
 
 def retired_words(tree):
-    """[(word, pattern, prefixes of paths where it may stand)] of the table in doc/glossary.md whose head is `retired`"""
+    """[(word, pattern, prefixes of paths where it may stand)] of the table in tools/retired_words.md whose head is `retired`"""
     words, inside = [], False
-    for line in tree.read("doc/glossary.md").splitlines():
+    for line in tree.read("tools/retired_words.md").splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if not line.startswith("|"):
             inside = False
@@ -257,7 +257,7 @@ def check_words(tree, words):
                 continue
             for found in pattern.finditer(text):
                 line = text.count("\n", 0, found.start()) + 1
-                yield f"{file}:{line}: \"{word}\" is retired (doc/glossary.md)"
+                yield f"{file}:{line}: \"{word}\" is retired (tools/retired_words.md)"
 
 
 # Memory

@@ -68,7 +68,7 @@ class Networks(Case):
 class Tables(Case):
     def test_what_is_not_known_is_a_dash_and_zero_has_no_sign(self):
         line = accuracy_tables.tables_of(results(row("a", -0.004)))["replay"][-1]
-        self.assertEqual(line, "| `a` | 2/2 | 3 | 10.0 | 10.0 | 0.00 | – | – | 0 | 0.0 |")
+        self.assertEqual(line, "| `a` | 2/2 | 3 | 10.0 | 0.00 | – | – | 0 | 0.0 |")
 
     def test_rows_of_traces_that_are_not_here_stay(self):
         place = "text\n<!-- accuracy: replay -->\n%s<!-- accuracy: end -->\nmore\n"

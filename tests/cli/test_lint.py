@@ -11,7 +11,7 @@ from support import Case, write_json, write_text
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CLEAN = {
     "CONTRIBUTING.md": "| folder | holds |\n| --- | --- |\n| `src/base/` | base |\n| `src/graph/` | graph |\n",
-    "doc/glossary.md": "| retired | use | still allowed in |\n| --- | --- | --- |\n| `middle one` | median | |\n",
+    "tools/retired_words.md": "| retired | use | still allowed in |\n| --- | --- | --- |\n| `middle one` | median | |\n",
     "src/base/array.h": "#define ARRAY 1\n",
     "src/graph/build.c": '/* Builds. */\n#include "base/array.h"\nint built;\n',
     "python/dpro/plan.py": "from . import files\n",
@@ -132,7 +132,7 @@ class Tree(unittest.TestCase):
         self.assertEqual(self.lint(files={**files, "src/graph/steps/s.c": '#include "graph/ops/o.h"\n'}), "")
 
     def test_a_retired_word_in_an_identifier(self):
-        retired = {"doc/glossary.md": CLEAN["doc/glossary.md"] + "| `parcel*` | flow | `src/graph/` |\n"}
+        retired = {"tools/retired_words.md": CLEAN["tools/retired_words.md"] + "| `parcel*` | flow | `src/graph/` |\n"}
         self.finds("is retired", {**retired, "src/base/p.c": "int n_parcels;\n"})
         self.assertEqual(self.lint(files={**retired, "src/graph/p.c": "int n_parcels;\n"}), "")
         self.assertEqual(self.lint(files={**retired, "src/base/p.c": "int subparcel;\n"}), "")

@@ -1,4 +1,6 @@
-/* Idea: all threads' records live in one pool of small chunks, so that memory is bounded for the
+/* Keeps threads' records and writes them to the log.
+ *
+ * Idea: all threads' records live in one pool of small chunks, so that memory is bounded for the
  * process, and whoever has a burst gets the room that idle threads do not use. A thread's queue is
  * a chain of chunks with one writer (the thread) and one reader (the flusher); the only words that
  * several threads change are the pool's list of free chunks and the owners of the queues.

@@ -1,4 +1,6 @@
-/* The rule stands in doc/formats/log.md. */
+/* Which connections the tracer records.
+ *
+ * The rule stands in doc/formats/log.md. */
 #include "peers.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,6 @@
-/* A stream is a connection as the kernel knows it; duplicated descriptors share it. Its bytes are
+/* The connections of a process, and where in its bytes each call is.
+ *
+ * A stream is a connection as the kernel knows it; duplicated descriptors share it. Its bytes are
  * counted from its beginning whether or not anything is recorded, so that offsets are the same on
  * both ends. libc closes descriptors where nobody sees it, and so do some programs with raw system
  * calls: what socket(), accept() and the like return is therefore always new, and a call is

@@ -1,4 +1,6 @@
-/* Stands in for the function that TensorFlow's libraries hand their events to, as they find it by
+/* Keeps TensorFlow's profiling events in place of its own recorder.
+ *
+ * Stands in for the function that TensorFlow's libraries hand their events to, as they find it by
  * name: what is not kept goes on to the real one. */
 #include "traceme.h"
 

@@ -63,8 +63,8 @@ def apply(model: Any, plan: Union[str, PathLike[str]]) -> Any:
     import os
     if not isinstance(plan, (str, os.PathLike)):
         raise Error("apply() takes the folder of a plan, not %r" % (plan,))
-    from . import planned
-    return planned.apply(model, plan)
+    from . import ddp_plan
+    return ddp_plan.apply(model, plan)
 
 
 def micro_batches(model: Any, *batch: Any) -> Iterator[Any]:

@@ -32,7 +32,7 @@ HOOKS = {
 DDP = "torch.nn.parallel.distributed"
 # What carries gradients, once it is imported -> the module and function of ours that gives it a plan.
 CARRIERS = {
-    DDP: ("planned", "attach"),
+    DDP: ("ddp_plan", "attach"),
     "horovod.tensorflow": ("horovod_plan", "attach_tensorflow"),
     "horovod.mxnet": ("horovod_plan", "attach_mxnet"),
     "horovod.torch": ("horovod_plan", "attach_torch"),
@@ -91,8 +91,8 @@ def _carrier_loaded(ours, function, module):
 
 
 def _optimizers_loaded(module):
-    from . import planned
-    _when_loaded(COMPILER, planned.FirstStep(module).keep_out_of)
+    from . import ddp_plan
+    _when_loaded(COMPILER, ddp_plan.FirstStep(module).keep_out_of)
 
 
 def _modules_loaded(_):

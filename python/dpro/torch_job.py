@@ -119,8 +119,8 @@ class TorchJob(job.Job):
         return applied.state(horovod_plan.NO_JOB if "horovod.torch" in sys.modules else "no DDP model")
 
     def bucket_bytes(self):
-        from . import planned
-        models = planned.models()
+        from . import ddp_plan
+        models = ddp_plan.models()
         if not models:
             return []
         from . import reducer

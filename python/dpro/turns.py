@@ -10,7 +10,7 @@ import collections
 import sys
 import time
 
-from . import agreement, applied, job, memory, planned, report
+from . import agreement, applied, ddp_plan, job, memory, report
 
 BASELINE = "baseline"
 DIFFERS = "its parameters are no longer those of rank 0"
@@ -63,18 +63,18 @@ class Turns:
         """Asks all ranks whether they can have these. Returns why not, by name."""
         problems, self._caps = {}, {s.name: s.cap_mb for s in strategies if s.cap_mb is not None}
         plans = self._paths = {s.name: s.path for s in strategies if s.path}
-        own = {name for name, path in plans.items() if planned.without_buckets(applied.read(path)[0])}  # the job's buckets
-        layouts = {id(ddp): {} for ddp in planned.models()}
+        own = {name for name, path in plans.items() if ddp_plan.without_buckets(applied.read(path)[0])}  # the job's buckets
+        layouts = {id(ddp): {} for ddp in ddp_plan.models()}
         for name, path in plans.items():
-            for ddp in planned.models() if name not in own else ():
-                *_, layouts[id(ddp)][name], problem = planned.prepare(ddp, path)
+            for ddp in ddp_plan.models() if name not in own else ():
+                *_, layouts[id(ddp)][name], problem = ddp_plan.prepare(ddp, path)
                 if problem:
                     problems[name] = problem
-        for ddp in planned.models():
+        for ddp in ddp_plan.models():
             found = {name: layout for name, layout in layouts[id(ddp)].items() if layout}
             if found:
                 self._models.append((ddp, found))
-        fits = own.union(*(found for _, found in self._models)) if planned.models() else set(plans)
+        fits = own.union(*(found for _, found in self._models)) if ddp_plan.models() else set(plans)
         problems = {name: problem for name, problem in problems.items() if name not in fits}
         for name in plans:
             problem = self._prepare_within_ranks(name, plans[name]) if name in fits else None
@@ -170,7 +170,7 @@ class Turns:
     def _cut(self, name):
         for ddp, layouts in self._models:
             if name in layouts:
-                planned.cut(ddp, layouts[name])
+                ddp_plan.cut(ddp, layouts[name])
 
     def _check_memory(self, plan):
         """What runs out of memory in a step's backward pass ends the job: other ranks wait for gradients that were half computed. So a
@@ -188,9 +188,9 @@ class Turns:
                 "the GPU" if cuda else "a rank here", applied.size_text(left)))
 
     def _back(self):
-        """A rank that can't do this either has no reducer any more: planned.change raises Broken."""
+        """A rank that can't do this either has no reducer any more: ddp_plan.change raises Broken."""
         for ddp, _ in self._models:
-            planned.change(ddp)
+            ddp_plan.change(ddp)
         self._switch_within_ranks(BASELINE)
         self.now = BASELINE
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from . import applied, job_steps, planned, report, verify_file
+from . import applied, ddp_plan, job_steps, report, verify_file
 from .settings import number
 from .turns import BASELINE, Strategy, Turns, on_gpu
 
@@ -49,7 +49,7 @@ class Verification(verify_file.Timed):
         if self.off:
             return
         self._step = step
-        if step == 1 and planned.rank() == 0:
+        if step == 1 and ddp_plan.rank() == 0:
             self._tell_steps()
         if self._names is not None:
             self._turns.stepped(step)
@@ -74,7 +74,7 @@ class Verification(verify_file.Timed):
             ("run it longer, or take --blocks %d" % n_fit) if n_fit > 0 else "run it longer, or choose fewer by --warmup and --steps"))
 
     def _begin(self):
-        self._rank, self._world_size = planned.rank(), planned.world_size()
+        self._rank, self._world_size = ddp_plan.rank(), ddp_plan.world_size()
         problems = self._turns.prepare(self._strategies)
         for name, problem in problems.items():
             if name != PLAN:
@@ -127,7 +127,7 @@ class Verification(verify_file.Timed):
             sys.exit(0)
 
     def _write(self, complete, models=None):
-        rank = planned.rank() if self._rank is None else self._rank
+        rank = ddp_plan.rank() if self._rank is None else self._rank
         if rank != 0 and os.environ.get("LOCAL_RANK") != "0":
             return
         import torch

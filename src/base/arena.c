@@ -1,4 +1,6 @@
-/* Blocks that double up to a megabyte; big requests get a block of their own. */
+/* Memory that is freed all at once.
+ *
+ * Blocks that double up to a megabyte; big requests get a block of their own. */
 #include "base/base.h"
 
 enum { FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20, ALIGN = 16 };

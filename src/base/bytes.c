@@ -1,4 +1,6 @@
-/* The window moves on when what is asked for is not in it whole. */
+/* Reads a file's bytes through a window.
+ *
+ * The window moves on when what is asked for is not in it whole. */
 #include "base/bytes.h"
 
 enum { CHUNK = 1 << 17 };

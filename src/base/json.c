@@ -1,4 +1,6 @@
-/* The scanner's slow paths: the buffer's end, escapes, long strings, nesting. */
+/* Scans JSON.
+ *
+ * The scanner's slow paths: the buffer's end, escapes, long strings, nesting. */
 #include "base/json.h"
 
 void json_fini(struct json *js)

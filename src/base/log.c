@@ -1,4 +1,6 @@
-/* One lock for all sinks, as two sinks may write to the same terminal. */
+/* Hands log lines to the caller's sinks.
+ *
+ * One lock for all sinks, as two sinks may write to the same terminal. */
 
 #include <pthread.h>
 

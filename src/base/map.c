@@ -1,4 +1,6 @@
-/* Linear probing, at most half full. */
+/* A hash map from numbers to numbers.
+ *
+ * Linear probing, at most half full. */
 #include "base/base.h"
 
 #include <assert.h>

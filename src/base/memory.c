@@ -1,4 +1,6 @@
-/* Each block begins with its links: the blocks of a scope are a list, and a block that is freed or
+/* Allocates, and frees all that a failed call took.
+ *
+ * Each block begins with its links: the blocks of a scope are a list, and a block that is freed or
  * moved needs no search. */
 #include "base/base.h"
 

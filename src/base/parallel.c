@@ -1,4 +1,6 @@
-/* Threads take the next item from a shared counter. The caller works, too: where no threads can be
+/* Runs a loop on several threads.
+ *
+ * Threads take the next item from a shared counter. The caller works, too: where no threads can be
  * started it is only slower. */
 #include "base/parallel.h"
 

@@ -1,4 +1,6 @@
-/* Tags, varints and lengths, each checked against the message around it. */
+/* Reads protobuf messages.
+ *
+ * Tags, varints and lengths, each checked against the message around it. */
 #include "base/protobuf.h"
 
 void pb_init(struct pb *pb, struct bytes *bytes)

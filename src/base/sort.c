@@ -1,4 +1,6 @@
-/* Numbers are sorted by quicksort with the comparison inlined, which takes half of qsort()'s time.
+/* Sorts arrays.
+ *
+ * Numbers are sorted by quicksort with the comparison inlined, which takes half of qsort()'s time.
  * Input that makes it quadratic goes to qsort(). */
 #include "base/base.h"
 

@@ -1,4 +1,6 @@
-/* Open addressing over interned strings, hashed eight bytes at a time. */
+/* Texts, each kept once and known by a number.
+ *
+ * Open addressing over interned strings, hashed eight bytes at a time. */
 #include "base/base.h"
 
 static uint32_t hash_text(const char *text, size_t len)

@@ -1,4 +1,6 @@
-/* An op that only the faster job has is put where it would run. There it takes no time, and of
+/* Puts what one job does otherwise into the graph of the other.
+ *
+ * An op that only the faster job has is put where it would run. There it takes no time, and of
  * edges that only that job has a cause takes away that nothing waits because of them. One that
  * would close a circle with those of the slower job is left out. */
 #include "diagnose/between_jobs.h"

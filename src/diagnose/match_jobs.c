@@ -1,4 +1,6 @@
-/* Each rank's ops fall into sequences: one for each thread and stream, as these run one op after
+/* Which op of a trace is which of another.
+ *
+ * Each rank's ops fall into sequences: one for each thread and stream, as these run one op after
  * the other, and one for all that a kind of other device runs. The sequences are aligned. */
 #include "diagnose/between_jobs.h"
 

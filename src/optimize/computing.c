@@ -1,4 +1,6 @@
-/* A way is switched on only if it wins more than its standard error, as of many modules some seem
+/* The passes that compile modules or put them in 16 bits.
+ *
+ * A way is switched on only if it wins more than its standard error, as of many modules some seem
  * to win by chance. */
 #include "optimize/computing.h"
 

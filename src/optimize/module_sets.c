@@ -1,4 +1,6 @@
-/* Of a few modules each set is asked for. Of many, those that free most for their time are added
+/* Searches the modules to recompute that fit a budget in the least time.
+ *
+ * Of a few modules each set is asked for. Of many, those that free most for their time are added
  * until the set fits; then what is not needed is taken out, and one is exchanged for another as
  * long as that helps. */
 #include "optimize/memory_search.h"

@@ -10,7 +10,7 @@
 
 #include "base/base.h"
 
-/* ---- share.c: a link's connections ---- */
+/* ---- link_share.c: a link's connections ---- */
 
 struct share_item {
     uint64_t id;             /* the engine's */

@@ -28,7 +28,7 @@ struct replay_hooks {
     void (*close)(void *arg, struct replay_copy *copy);
 };
 
-/* ---- event.c ---- */
+/* ---- event_engine.c ---- */
 
 struct event_options {
     uint32_t n_copies;

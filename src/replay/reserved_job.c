@@ -1,4 +1,6 @@
-/* What is cached depends on what came before, most of all on the first iteration: until its update
+/* What the allocator has cached when the replayed iteration begins.
+ *
+ * What is cached depends on what came before, most of all on the first iteration: until its update
  * there is no optimizer state, which is then put where activations were. So the job is run from its
  * beginning: first what lasts, then three iterations. A block that an iteration keeps stands for
  * one of the same size that the next iteration finds and gives back. All are taken to be of one

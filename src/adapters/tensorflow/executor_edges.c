@@ -2,8 +2,8 @@
  * its return when all is done.
  *
  * Which thread runs an op, and which ready op it takes first, is chance. So the time from ready to
- * start is the op's gap, waiting for a thread included. In a replay (event.c) an op starts after
- * its gap, if no more ops run then than ever did in the job. */
+ * start is the op's gap, waiting for a thread included. In a replay (event_engine.c) an op starts
+ * after its gap, if no more ops run then than ever did in the job. */
 #include "graph/local/local_edges.h"
 #include "graph/ops/match_slices.h"
 

@@ -1,4 +1,6 @@
-/* A unit that keeps its parameters is not gathered for its backward pass, and what its forward pass
+/* What-ifs of FSDP's units: kept, freed or gathered ahead.
+ *
+ * A unit that keeps its parameters is not gathered for its backward pass, and what its forward pass
  * gathered lives until the end of the backward pass. A unit that frees them is gathered for its
  * backward pass as for the forward pass, when PyTorch would ask for it.
  *

@@ -1,4 +1,6 @@
-/* New replicas do what recorded ones do: a rank that was not recorded is a copy of one that was,
+/* What-ifs of other numbers of ranks.
+ *
+ * New replicas do what recorded ones do: a rank that was not recorded is a copy of one that was,
  * and a group within a replica is simulated once for all copies. Groups across replicas have more
  * members, which changes what they send. */
 #include "cost/change/replicas.h"

@@ -1,4 +1,6 @@
-/* Each op of a forward or backward pass takes so many times as long: what grows with the batch by
+/* What each op takes with another batch, other modules or parts of tensors.
+ *
+ * Each op of a forward or backward pass takes so many times as long: what grows with the batch by
  * the batch's size, what a module computes by the way in which it is computed. A recomputation
  * takes its time within the ops of the module's backward pass. */
 #include "cost/change/op_work.h"
@@ -79,7 +81,7 @@ static double with_more(double ns, bool gpu, double times)
     return fixed + (ns - fixed) * times;
 }
 
-/* Which part of an op is the same for each batch: see batch_share.c. */
+/* Which part of an op is the same for each batch: see learn/batch.c. */
 static double of_batch(const struct work_maker *w, uint32_t op, bool gpu, double ns)
 {
     bool backward = w->g->phase[op] == DPRO_OP_BW;

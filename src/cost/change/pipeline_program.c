@@ -1,4 +1,6 @@
-/* Each stage's work of a forward and of a backward pass is that of the mean recorded micro-batch.
+/* Writes a pipeline's programs for other micro-batches or another schedule.
+ *
+ * Each stage's work of a forward and of a backward pass is that of the mean recorded micro-batch.
  * What its ops take grows with the rows of a micro-batch as a batch's does (op_work.h); what a
  * stage does once a step, such as the optimizer's, stays. Passes and messages are then put in the
  * order of pipeline_order.h. What else a stage communicates, such as activations of split tensors,

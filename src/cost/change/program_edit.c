@@ -1,4 +1,6 @@
-/* A program is cut into what its ops do one after the other: they wait, work for ops of the
+/* Edits a program op by op.
+ *
+ * A program is cut into what its ops do one after the other: they wait, work for ops of the
  * graph, and issue a communication. What is edited is left out, put in or moved; then the rest is
  * put together again. */
 #include "cost/change/program_edit.h"

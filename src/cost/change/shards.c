@@ -1,4 +1,6 @@
-/* PyTorch reduces and scatters a unit's gradients within a group of shards, then all-reduces a
+/* What-ifs of FSDP's shards (--shard).
+ *
+ * PyTorch reduces and scatters a unit's gradients within a group of shards, then all-reduces a
  * rank's part between groups. On a CPU its thread waits for both; on a GPU the second has a stream
  * of its own, and is waited for at the end of the backward pass. */
 #include "cost/change/replicas.h"

@@ -1,4 +1,6 @@
-/* Each moment of a rank's recorded iteration is of the op that ends next: a rank's threads are one
+/* Which op of the graph each part of a program's work belongs to.
+ *
+ * Each moment of a rank's recorded iteration is of the op that ends next: a rank's threads are one
  * program, of a GPU the stream that computes longest. A program's op has the moments since the one
  * before it, and the first one also those behind the last. */
 #include "cost/program/cost.h"

@@ -1,4 +1,6 @@
-/* A probe measures how many bytes a compiled module keeps, not which tensors. So all that the
+/* What compiled modules keep for the backward pass.
+ *
+ * A probe measures how many bytes a compiled module keeps, not which tensors. So all that the
  * module makes for its own backward pass is scaled by the ratio to the uncompiled module in the
  * same precision. Blocks that others use keep their size. */
 #include "cost/memory/memory_sweep.h"

@@ -1,4 +1,6 @@
-/* A cast is a block of its own. Casts of parameters are kept until autocast is left. What is only
+/* What a rank holds when modules are in 16 bits.
+ *
+ * A cast is a block of its own. Casts of parameters are kept until autocast is left. What is only
  * read through casts is freed after its last direct use. */
 #include "cost/memory/memory_sweep.h"
 

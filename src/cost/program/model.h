@@ -293,7 +293,7 @@ struct strategy_bucket {
     uint32_t server;     /* of its first part, MODEL_ANYWHERE */
 };
 
-/* The result of edits, not their list: passes propose edits (optimize/edit.h), and an evaluation
+/* The result of edits, not their list: passes propose edits (optimize/edit.c), and an evaluation
  * would have to apply them all again to know what is in each bucket. */
 struct dpro_strategy {
     uint32_t *order; /* [model's n_tensors] tensors by bucket */

@@ -1,4 +1,6 @@
-/* The orders are those of PyTorch's and Megatron's schedules. With one stage, a rank that takes
+/* In which order a stage of a pipeline runs its passes.
+ *
+ * The orders are those of PyTorch's and Megatron's schedules. With one stage, a rank that takes
  * turns sends and receives at once and waits for both. With several (ScheduleInterleaved1F1B and
  * ScheduleInterleavedZeroBubble) it sends right after a pass, and waits for all sends at the end.
  * It asks for a message as soon as the sender has come to that, by the order in which the ranks

@@ -1,4 +1,6 @@
-/* An op's work has three parts: fixed for each micro-batch, in proportion to its size, and once a
+/* What a rank's work takes under a strategy.
+ *
+ * An op's work has three parts: fixed for each micro-batch, in proportion to its size, and once a
  * step. */
 #include "cost/program/strategy_work.h"
 

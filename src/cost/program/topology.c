@@ -1,4 +1,6 @@
-/* Ready-made ones are named by what joins the ranks of a host and by what joins hosts:
+/* Reads a topology: the hosts and links that a what-if is told of.
+ *
+ * Ready-made ones are named by what joins the ranks of a host and by what joins hosts:
  * "h100-nvlink-400g", "pcie4-2x25g". */
 #include "cost/program/topology.h"
 

@@ -1,4 +1,4 @@
-"""A plan in the job: DDP models are given the plan's buckets when they are made, or by `dpro.apply`.
+"""A plan in a job of DDP: its models are given the plan's buckets when they are made, or by `dpro.apply`.
 
 All ranks do it or none (agreement.py). A plan that can't be used, for whatever reason, is told in one line, and the job
 goes on as it would without."""

@@ -3,7 +3,7 @@
  *
  * - The threads of an executor's pool share a queue, whose clock is that of the thread that is free
  *   first. Their ops' gaps pass while they wait.
- * - The connections of a link share a queue, too. What gets ready is handed on to share.c; for
+ * - The connections of a link share a queue, too. What gets ready is handed on to link_share.c; for
  *   others, such an op runs when it is over.
  * - Ops without a device wait in a queue of their rank whose clock stays 0.
  *

@@ -273,10 +273,10 @@ def plain_profile(folder):
     return folder
 
 
-def console_commands(path):
-    """The commands of a document's ```console blocks: lines that begin with "$ ", continued where they end in \\."""
-    commands = []
+def console_examples(path):
+    """[(command, the beginning of its output)] of a document's ```console blocks: commands are lines that begin with "$ ",
+    continued where they end in \\."""
+    examples = []
     for block in re.findall(r"^```console\n(.*?)^```", read_text(path), re.S | re.M):
-        joined = re.sub(r"\\\n *", "", block)
-        commands += [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
-    return commands
+        examples += re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.sub(r"\\\n *", "", block), re.M)
+    return examples

@@ -1,10 +1,10 @@
-"""The documents are true: their commands run, their links lead somewhere."""
+"""The documents are true: their commands run and print what is shown, their links lead somewhere."""
 import glob
 import os
 import re
 import subprocess
 
-from support import BUILD, ROOT, Case, console_commands, read_text
+from support import BUILD, ROOT, Case, console_examples, read_text
 
 DOCUMENTS = [os.path.join(ROOT, "README.md"), os.path.join(ROOT, "CONTRIBUTING.md")] + sorted(
     glob.glob(os.path.join(ROOT, "doc", "**", "*.md"), recursive=True))
@@ -19,13 +19,15 @@ class Documents(Case):
     def test_examples_run(self):
         ran = 0
         for document in DOCUMENTS:
-            for command in console_commands(document):
+            for command, shown in console_examples(document):
                 if not command.startswith("./build/dpro"):
                     continue
                 with self.subTest(document=os.path.relpath(document, ROOT), command=command):
                     done = subprocess.run(["bash", "-c", "set -o pipefail; " + command], cwd=self.folder, timeout=120,
-                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-                    self.assertEqual(done.returncode, 0, done.stdout.decode("utf-8", "replace"))
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                    self.assertEqual(done.returncode, 0, done.stderr.decode("utf-8", "replace"))
+                    said = done.stdout.decode("utf-8", "replace")
+                    self.assertEqual(said[:len(shown)], shown)
                 ran += 1
         self.assertGreater(ran, 5)
 

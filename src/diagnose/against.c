@@ -147,7 +147,7 @@ static void make_between(struct against *a, const struct job_match *match,
     struct diagnosed d = {.g = &a->between.graph,
                           .n_iterations = chain.n_main,
                           .copies = chain.copies + chain.n_warm_up,
-                          .ends_on_cpu = true};
+                          .ends_at_marks = true};
     between_find_times(&a->between, &d, &faster);
     unrolled_make(&a->unrolled, &chain, &d, a->between.found, N_BETWEEN);
     a->values = (struct values){.unrolled = &a->unrolled, .threads = options->threads};

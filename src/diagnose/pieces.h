@@ -28,8 +28,7 @@ struct diagnosed {
     struct pipeline pipeline;         /* its dimension DPRO_NO_DIMENSION: there is none */
     struct dpro_estimate link_cpu_ns; /* computing time lost for each byte on a rank's link */
     bool *varies; /* by rank: beside what it varies by, it computes no more slowly than its peers */
-    bool ends_on_cpu; /* an iteration that is measured there ends there, however far behind the GPU
-                         is */
+    bool ends_at_marks; /* an iteration ends where it is measured, however far behind the GPU is */
 };
 
 /* What is left of an op's duration (gap: of the gap before it) in an iteration. */

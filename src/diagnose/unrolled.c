@@ -27,7 +27,7 @@ struct unrolled_build {
     const struct replay_copy *copies; /* from the first that counts on */
     uint32_t n_before, n_copies;      /* those that led up to them; with one that follows */
     struct pull same, next;
-    bool ends_on_cpu;
+    bool ends_at_marks;
     bool *split;                   /* by op: its gap is a node of its own */
     struct map cut_edges;          /* 1 + the number of a cut, of all rows together */
     bool *is_cut;                  /* by op: an edge to it is cut */
@@ -217,13 +217,14 @@ static void add_last(struct unrolled_build *b, uint32_t copy, uint32_t first, ui
         }
 }
 
-/* An iteration that ends with its CPU's mark is over when the mark has come and no stream of its
- * GPU is further behind than it was. Else it would last no longer than its launches, where no call
+/* An iteration is over when its mark has come, on the CPU or on the GPU, and no stream of its GPU
+ * is further behind than it was. Else it would last no longer than its launches, where no call
  * waits for the GPU any more. */
-static uint32_t end_with_gpu(struct unrolled_build *b, uint32_t copy, const struct graph_rank *rank)
+static uint32_t end_with_streams(struct unrolled_build *b, uint32_t copy,
+                                 const struct graph_rank *rank, uint32_t mark)
 {
     const struct dpro_graph *g = b->g;
-    const int64_t *end_ns = b->copies[copy].end_ns;
+    const int64_t *end_ns = b->copies[copy].end_ns, mark_ns = b->nodes.at[mark].end_ns;
     SCRATCH uint32_t *last = mem_array(g->n_devices + (size_t)1, sizeof *last); /* 1 + the op */
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
         if (!(g->flags[op] & GRAPH_OP_GPU) || b->copies[copy].dur_ns[op] == 0)
@@ -233,14 +234,14 @@ static uint32_t end_with_gpu(struct unrolled_build *b, uint32_t copy, const stru
             *of = op + 1;
     }
     b->all.n = 0;
-    array_push(&b->all, op_node(b, copy, rank->boundary));
+    array_push(&b->all, mark);
     for (uint32_t device = 0; device < g->n_devices; device++)
         if (last[device] > 0) {
-            add_node(b, NODE_BEHIND, copy, DPRO_NO_OP, end_ns[rank->boundary])->n = 1;
+            add_node(b, NODE_BEHIND, copy, DPRO_NO_OP, mark_ns)->n = 1;
             array_push(&b->waits, op_node(b, copy, last[device] - 1));
             array_push(&b->all, (uint32_t)b->nodes.n - 1);
         }
-    add_node(b, NODE_LAST, copy, DPRO_NO_OP, end_ns[rank->boundary])->n = (uint32_t)b->all.n;
+    add_node(b, NODE_LAST, copy, DPRO_NO_OP, mark_ns)->n = (uint32_t)b->all.n;
     array_append(&b->waits, b->all.at, b->all.n);
     return (uint32_t)b->nodes.n - 1;
 }
@@ -249,10 +250,13 @@ static uint32_t end_with_gpu(struct unrolled_build *b, uint32_t copy, const stru
 static uint32_t end_of_rank(struct unrolled_build *b, uint32_t copy, uint32_t r)
 {
     const struct graph_rank *rank = &b->g->ranks[r];
+    uint32_t mark = DPRO_NO_OP;
     if (rank->on_device)
-        return b->gaps.at[op_node(b, copy + 1, rank->first_work)];
-    if (rank->boundary != DPRO_NO_OP)
-        return b->ends_on_cpu ? op_node(b, copy, rank->boundary) : end_with_gpu(b, copy, rank);
+        mark = b->gaps.at[op_node(b, copy + 1, rank->first_work)];
+    else if (rank->boundary != DPRO_NO_OP)
+        mark = op_node(b, copy, rank->boundary);
+    if (mark != DPRO_NO_OP)
+        return b->ends_at_marks ? mark : end_with_streams(b, copy, rank, mark);
     add_last(b, copy, rank->first_op, rank->n_ops, true);
     return (uint32_t)b->nodes.n - 1;
 }
@@ -447,7 +451,7 @@ void unrolled_make(struct unrolled *s, const struct chain *chain, const struct d
     SCRATCH_ARENA struct arena work = {0};
     const struct dpro_graph *g = d->g;
     struct unrolled_build b = {
-        .chain = chain, .g = g, .copies = d->copies, .ends_on_cpu = d->ends_on_cpu};
+        .chain = chain, .g = g, .copies = d->copies, .ends_at_marks = d->ends_at_marks};
     b.n_before = chain->n_warm_up;
     b.n_copies = chain->n_kept - chain->n_warm_up;
     b.same = pull_make(g->n_ops, g->row, g->succ, &work);

@@ -170,7 +170,7 @@ def _fit(plan, ddp):
     here = dict(zip(parameters.names, parameters.sizes))
     if len(here) != len(parameters.names):
         return None, None, "the model has several parameters of one name"
-    number = _model(plan, here)
+    number = _model(plan, here, _alike_before(ddp, here))
     ratios = {size / here[name] for name, size in plan.models[number][1].items() if here.get(name)}
     if len(ratios) == 1:  # else than 1 where a hook of the job's sends them in fewer bits, as was recorded
         here = {name: size * min(ratios) for name, size in here.items()}
@@ -189,12 +189,22 @@ def _fit(plan, ddp):
     return parameters, layout, reducer.unfit_layout(parameters, layout)
 
 
-def _model(plan, here):
-    """The plan's model that is most like this one."""
+def _model(plan, here, n_before=0):
+    """The plan's model that is most like this one; of several that are alike the one after those before it."""
     def likeness(n):
         sizes = plan.models[n][1]
         return (sum(here.get(name) == size for name, size in sizes.items()), -len(sizes))
-    return max(range(len(plan.models)), key=lambda n: (likeness(n), -n))
+    most = max(map(likeness, range(len(plan.models))))
+    alike = [n for n in range(len(plan.models)) if likeness(n) == most]
+    return alike[min(n_before, len(alike) - 1)]
+
+
+def _alike_before(ddp, here):
+    """How many of the job's models with the same parameters were made before this one."""
+    from . import reducer
+    earlier = models()
+    earlier = [other for other in earlier[:next((n for n, other in enumerate(earlier) if other is ddp), 0)] if reducer.unfit(other) is None]
+    return sum(dict(zip(one.names, one.sizes)) == here for one in map(reducer.Parameters, earlier))
 
 
 def _difference(model, name_here, here):

@@ -111,8 +111,10 @@ class TorchJob(job.Job):
         return [source for source in sources if hasattr(source, "param_groups")]
 
     def find_models(self, sources):
-        from . import model
-        return model.find(self._optimizers(sources))
+        """DDP models as they were made: models that are alike are told apart by that."""
+        from . import model, planned
+        made = {id(ddp): n for n, ddp in enumerate(planned.models())}
+        return sorted(model.find(self._optimizers(sources)), key=lambda module: made.get(id(module), len(made)))
 
     def plan(self):
         from . import applied, horovod_plan

@@ -471,7 +471,13 @@ def _without_parameters(plan):
 
 def _own(plan, buckets):
     """A plan of these buckets that changes nothing: it has none where the ranks send no gradients by buckets."""
+    of = {}  # by a gradient's name in the search: its model, and its name there (of models that are alike, recorded_namesake())
+    for n, model in enumerate(plan["job"]["models"]):
+        for name in (parameter["name"] for parameter in model["parameters"]):
+            of["%s of model %d" % (name, n) if name in of else name] = n, name
+    buckets = [dict({"model": of.get(bucket["parameters"][0], (0,))[0]}, **dict(
+        bucket, parameters=[of.get(name, (0, name))[1] for name in bucket["parameters"]])) for bucket in buckets]
     expected = dict(plan["expected"], iteration_ms=plan["expected"]["baseline_ms"], speedup=1.0) if plan.get("expected") else None
     return {"schema": "dpro.plan/1", "dpro": __version__, "job": dict(plan["job"], models=plan["job"]["models"] if buckets else []),
             "expected": expected, "communication": {"compression": "none", "changes_numerics": False, "is_own": True,
-                                                    "buckets": [dict({"model": 0}, **bucket) for bucket in buckets]}}
+                                                    "buckets": buckets}}

@@ -410,11 +410,71 @@ const struct reader recording_reader = {
     .join = recordings_join,
 };
 
+uint32_t recorded_namesake(const struct recording *recording, uint32_t model, uint32_t name)
+{
+    uint32_t number = 0;
+    bool found = false;
+    EACH_OF (const struct recorded_model, other, recording->models.at, model) {
+        number += other->n_buckets > 0;
+        for (uint32_t p = 0; other->n_buckets > 0 && !found && p < other->n_parameters; p++)
+            found = recording->parameters.at[other->first_parameter + p].name == name;
+    }
+    return found ? number : 0;
+}
+
 static bool json_fits(const struct recorded_bucket *bucket, uint64_t numel, uint64_t size_bytes)
 {
     return bucket->n > 0 && (numel        ? numel == bucket->numel
                              : size_bytes ? size_bytes == bucket->size_bytes
                                           : true);
+}
+
+/* Of the models with the same buckets, the next one behind `model`, in a circle; itself: none. */
+static uint32_t next_twin(const struct recording *recording, uint32_t model, bool backwards)
+{
+    const struct recorded_model *models = recording->models.at, *own = &models[model];
+    uint32_t n = (uint32_t)recording->models.n;
+    for (uint32_t m = 1; m < n; m++) {
+        uint32_t twin = (model + (backwards ? n - m : m)) % n, b = 0;
+        while (models[twin].n_buckets == own->n_buckets && b < own->n_buckets &&
+               json_fits(&recording->buckets.at[models[twin].first_bucket + b],
+                         recording->buckets.at[own->first_bucket + b].numel, 0))
+            b++;
+        if (b == own->n_buckets)
+            return twin;
+    }
+    return model;
+}
+
+static bool starts_with(const struct strtab *names, const struct trace_span *span, const char *text)
+{
+    return strncmp(strtab_get(names, span->name), text, strlen(text)) == 0;
+}
+
+/* Whether two models' forward passes follow each other without a backward pass between them. */
+static bool calls_models_in_a_row(const struct trace_rank *rank, const struct strtab *names)
+{
+    const struct trace_span *calls[2] = {NULL, NULL};
+    uint32_t n = 0;
+    EACH_OF (const struct trace_span, span, rank->spans, rank->n_spans)
+        if (n < 2 && starts_with(names, span, "DistributedDataParallel.forward"))
+            calls[n++] = span;
+    EACH_OF (const struct trace_span, span, rank->spans, n == 2 ? rank->n_spans : 0)
+        if (span->start_ns > calls[0]->start_ns && span->start_ns < calls[1]->start_ns &&
+            starts_with(names, span, "autograd::engine"))
+            return false;
+    return n == 2;
+}
+
+struct recorded_walk recorded_walk_begin(const struct trace_rank *rank, const struct strtab *names)
+{
+    struct recorded_walk walk = {.recording = rank->recording};
+    if (!walk.recording || walk.recording->models.n == 0 ||
+        next_twin(walk.recording, 0, false) == 0)
+        return walk;
+    walk.backwards = calls_models_in_a_row(rank, names);
+    walk.model = walk.backwards ? next_twin(walk.recording, 0, true) : 0;
+    return walk;
 }
 
 uint32_t recorded_walk_next(struct recorded_walk *walk, uint64_t numel, uint64_t size_bytes)
@@ -428,6 +488,8 @@ uint32_t recorded_walk_next(struct recorded_walk *walk, uint64_t numel, uint64_t
             walk->next++;
             return bucket;
         }
+        if (walk->next == model->n_buckets) /* of those with the same buckets each has its turn */
+            walk->model = next_twin(recording, walk->model, walk->backwards);
     }
     /* another backward pass, of this model or of another one, begins with the first bucket */
     for (size_t m = 0; m < recording->models.n; m++) {

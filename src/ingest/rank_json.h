@@ -85,11 +85,23 @@ struct recording {
 struct payload_kind;
 extern const struct payload_kind recording_payload;
 
+/* Gradients are told apart by their names. Of models that name parameters alike, all but the first
+ * have their number behind the name. */
+#define RECORDED_NAMESAKE "%.230s of model %u"
+/* The number of this model among those with buckets, where an earlier one has a parameter of this
+ * name; else 0. */
+uint32_t recorded_namesake(const struct recording *recording, uint32_t model, uint32_t name);
+
 /* Which bucket each of a rank's collectives carries, asked in the order of their starts. Buckets of
- * a model are reduced in their order, from the first one again in every backward pass. */
+ * a model are reduced in their order, from the first one again in every backward pass. Models with
+ * the same buckets take turns: in the order in which they were made, which is taken for that of
+ * their forward passes, or the other way round where one backward pass goes through them all. */
 struct recorded_walk {
     const struct recording *recording;
     uint32_t model, next; /* the bucket expected, of the model that the last one was of */
+    bool backwards;
 };
+struct trace_rank;
+struct recorded_walk recorded_walk_begin(const struct trace_rank *rank, const struct strtab *names);
 /* The bucket of that many elements or bytes (0: unknown; both: the next one); UINT32_MAX: none. */
 uint32_t recorded_walk_next(struct recorded_walk *walk, uint64_t numel, uint64_t size_bytes);

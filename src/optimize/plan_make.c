@@ -39,19 +39,19 @@ static uint32_t find_tensor(const struct make_maker *m, const char *name)
     return UINT32_MAX;
 }
 
-static void add_parameter(struct make_maker *m, uint32_t tensor)
+static void add_parameter(struct make_maker *m, uint32_t tensor, const char *name)
 {
-    const struct model_tensor *t = &m->model->tensors[tensor];
     m->parameter_of[tensor] = (uint32_t)m->plan->parameters.n;
-    array_add(&m->plan->parameters, make_intern(m, t->name), (uint32_t)m->plan->models.n - 1,
-              t->size_bytes);
+    array_add(&m->plan->parameters, make_intern(m, name), (uint32_t)m->plan->models.n - 1,
+              m->model->tensors[tensor].size_bytes);
 }
 
 /* The model's parameters that are in a bucket, in the model's order. */
 static void add_recorded_model(struct make_maker *m, const struct recording *recording,
-                               const struct recorded_model *from)
+                               uint32_t number)
 {
     const struct strtab *names = &m->trace->names;
+    const struct recorded_model *from = &recording->models.at[number];
     SCRATCH bool *used = mem_array(from->n_parameters, sizeof *used);
     array_push(&m->plan->models, make_intern(m, strtab_get(names, from->name)));
     for (uint32_t b = from->first_bucket; b < from->first_bucket + from->n_buckets; b++) {
@@ -64,9 +64,13 @@ static void add_recorded_model(struct make_maker *m, const struct recording *rec
     }
     for (uint32_t p = 0; p < from->n_parameters; p++) {
         uint32_t id = recording->parameters.at[from->first_parameter + p].name;
-        uint32_t tensor = used[p] ? find_tensor(m, strtab_get(names, id)) : UINT32_MAX;
+        uint32_t model = recorded_namesake(recording, number, id);
+        const char *name = strtab_get(names, id);
+        char alike[256];
+        snprintf(alike, sizeof alike, RECORDED_NAMESAKE, name, model);
+        uint32_t tensor = used[p] ? find_tensor(m, model > 0 ? alike : name) : UINT32_MAX;
         if (tensor != UINT32_MAX)
-            add_parameter(m, tensor);
+            add_parameter(m, tensor, name);
     }
 }
 
@@ -75,15 +79,15 @@ static void add_recorded_model(struct make_maker *m, const struct recording *rec
 static void add_models(struct make_maker *m)
 {
     const struct recording *recording = plan_recording(m->trace);
-    for (size_t i = 0; recording && i < recording->models.n; i++)
+    for (uint32_t i = 0; recording && i < recording->models.n; i++)
         if (recording->models.at[i].n_buckets > 0)
-            add_recorded_model(m, recording, &recording->models.at[i]);
+            add_recorded_model(m, recording, i);
     for (uint32_t t = 0; t < m->model->n_tensors; t++) {
         if (m->parameter_of[t] != UINT32_MAX)
             continue;
         if (m->plan->models.n == 0)
             array_push(&m->plan->models, make_intern(m, ""));
-        add_parameter(m, t);
+        add_parameter(m, t, m->model->tensors[t].name);
     }
 }
 

@@ -4,13 +4,14 @@ import os
 import sys
 import threading
 import time
+import types
 import unittest
 import unittest.mock
 
 from support import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
-from dpro import agreement, tensorflow_plan  # noqa: E402
+from dpro import agreement, planned, tensorflow_plan  # noqa: E402
 
 
 class Memory(agreement.Store):
@@ -90,6 +91,13 @@ class Agreement(unittest.TestCase):
     def test_a_first_rank_that_comes_when_the_others_have_gone_does_it_no_more(self):
         told = self.answers(3, late_s={0: 5})
         self.assertNotIn(None, told.values())
+
+
+class Alike(unittest.TestCase):
+    def test_of_models_that_are_alike_each_gets_its_own_buckets(self):
+        plan = types.SimpleNamespace(models=[("A", {"x": 4}), ("B", {"x": 8}), ("A", {"x": 4})])
+        self.assertEqual([planned._model(plan, {"x": 4}, n) for n in range(3)], [0, 2, 2])
+        self.assertEqual(planned._model(plan, {"x": 8}), 1)
 
 
 class Names(unittest.TestCase):

@@ -364,6 +364,30 @@ class Optimize(Case):
             taken += bucket["parameters"]
         self.assertEqual(sorted(taken), NAMES, facts["best"])
 
+    def test_models_that_are_alike_take_turns_and_their_gradients_are_told_apart(self):
+        weights = ["weight", "weight of model 1", "weight of model 2"]
+        for in_a_row, order in ((False, [0, 1, 2]), (True, [2, 1, 0])):  # each with a backward pass of its own, or all with one
+            for rank, trace in enumerate(job(transfer_us=30_000)):
+                calls = [event for event in trace["traceEvents"] if event["name"] == "DistributedDataParallel.forward"]
+                for call in calls if in_a_row else ():
+                    call["dur"] /= 3
+                    trace["traceEvents"] += [{**call, "ts": call["ts"] + n * call["dur"] + 1} for n in (1, 2)]
+                rank_json = recording(rank)
+                net = rank_json["models"][0]
+                rank_json["models"] = 3 * [{**net, "parameters": [{**net["parameters"][0], "name": "weight"}],
+                                            "buckets": [{"parameters": [0], "size_bytes": 4000}]}]
+                self.write(f"TRACE{in_a_row}/host0/rank{rank}/kineto.json", trace)
+                self.write(f"TRACE{in_a_row}/host0/rank{rank}/rank.json", rank_json)
+            trace, plan = self.path(f"TRACE{in_a_row}"), f"plan{in_a_row}"
+            facts = self.optimize(trace, "-o", self.path(plan))
+            self.assertEqual([bucket["parameters"] for bucket in facts["baseline"]["communication"]["buckets"]],
+                             [[weights[n]] for n in order])
+            written = self.read(plan, "plan.json")
+            self.assertEqual([[p["name"] for p in model["parameters"]] for model in written["job"]["models"]], 3 * [["weight"]])
+            self.assertEqual([(bucket["model"], bucket["parameters"]) for bucket in written["communication"]["buckets"]],
+                             [(n, ["weight"]) for n in order])
+            self.assertAlmostEqual(self.assert_json("whatif", trace, "--buckets", self.path(plan, "plan.json"))["speedup"], 1.0)
+
     def test_the_page_holds_the_facts_and_no_markup_of_theirs(self):
         evil = "</script><script>alert(1)</script>"
         for rank, trace in enumerate(job(transfer_us=30_000)):

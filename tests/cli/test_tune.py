@@ -205,6 +205,13 @@ class LearnsOfUnits(Learns):
 
 
 class Told(Case):
+    def test_a_plan_that_changes_nothing_names_gradients_as_each_model_does(self):
+        models = [{"name": "A", "parameters": [{"name": "x"}, {"name": "y"}]}, {"name": "B", "parameters": [{"name": "x"}]}]
+        own = tune._own({"job": {"models": models}, "expected": None}, [
+            {"parameters": ["x of model 1"], "size_bytes": 8}, {"parameters": ["y", "x"], "size_bytes": 12}])
+        self.assertEqual([(bucket["model"], bucket["parameters"]) for bucket in own["communication"]["buckets"]], [
+            (1, ["x"]), (0, ["y", "x"])])
+
     def test_what_a_finalist_saves_or_costs_is_told_once_its_interval_tells_something(self):
         for mean, low, high, told in ((17.24, 12.1, 21.8, "saves 17.2 % (12.1 to 21.8)"),
                                       (-8.8, -30.6, 2.0, "costs 8.8 % (-2.0 to 30.6)"), (3.0, -1e20, 100.0, "saves 3.0 % (so far)"),

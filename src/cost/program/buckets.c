@@ -3,6 +3,7 @@
 
 #include "cost/program/server_placement.h"
 #include "cost/program/sync.h"
+#include "ingest/rank_json.h"
 #include "plan/plan.h"
 
 /* Of ten jobs with gloo and a core a rank, measured by turns (tests/turns), hooks that cut or order
@@ -197,6 +198,15 @@ static uint32_t find_tensor(const struct dpro_model *model, const char *name)
     return t < model->n_tensors ? t : MODEL_NONE;
 }
 
+/* Whether an earlier model of the plan's has a parameter of this name. */
+static bool has_namesake(const struct plan_file *plan, uint32_t model, uint32_t name)
+{
+    EACH (const struct plan_file_parameter, parameter, plan->parameters)
+        if (parameter->name == name && parameter->model < model)
+            return true;
+    return false;
+}
+
 /* taken[t]: tensor t is in a bucket. */
 static void take_buckets(const struct dpro_model *m, const struct plan_file *plan, bool *taken,
                          struct dpro_strategy *s)
@@ -208,6 +218,11 @@ static void take_buckets(const struct dpro_model *m, const struct plan_file *pla
                                                               from->partitions, from->priority, 0};
         for (size_t i = from->first; i < from->first + from->n; i++) {
             const char *name = strtab_get(&plan->strings, plan->names.at[i]);
+            char alike[256];
+            if (from->model > 0 && has_namesake(plan, from->model, plan->names.at[i])) {
+                snprintf(alike, sizeof alike, RECORDED_NAMESAKE, name, from->model);
+                name = alike;
+            }
             uint32_t t = find_tensor(m, name);
             if (t == MODEL_NONE || taken[t])
                 fail_with(DPRO_EFORMAT, "%s: bucket %zu: '%.200s' %s", plan->path, b, name,

@@ -84,7 +84,7 @@ static void add_op(struct assembly *a, struct graph_builder *builder, uint32_t r
         row.tensor = assembly_name_carried(a, &a->join->ranks[joined->rank], joined->collective);
     }
     if (tensor) {
-        row.tensor = assembly_name_tensor(a, tensor, index);
+        row.tensor = assembly_name_tensor(a, rank, tensor, index);
         row.name = strtab_format(a->names, "%s %s", op->kind == DPRO_OP_IN ? "In" : "Out",
                                  strtab_get(a->names, row.tensor));
     } else if (op->collective != NO_ID) {

@@ -141,8 +141,8 @@ void assembly_order(struct assembly *a);
 void assembly_message_edges(struct assembly *a);
 
 /* tensor_names.c, string ids of the graph: a parameter's name where it is known. */
-uint32_t assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor,
-                              size_t index);
+uint32_t assembly_name_tensor(const struct assembly *a, const struct rank_build *rank,
+                              const struct local_tensor *tensor, size_t index);
 /* What a collective carries: its bucket by parameters, its unit by name, else its number. */
 uint32_t assembly_name_carried(const struct assembly *a, const struct rank_build *rank,
                                uint32_t collective);

@@ -403,7 +403,7 @@ static void fill_tensors(struct assembly *a)
         for (size_t t = 0; t < rank->tensors.n; t++) {
             const struct local_tensor *tensor = &rank->tensors.at[t];
             g->tensors[g->n_tensors++] =
-                (struct graph_tensor){.name = assembly_name_tensor(a, tensor, t),
+                (struct graph_tensor){.name = assembly_name_tensor(a, rank, tensor, t),
                                       .size_bytes = tensor->size_bytes,
                                       .held_bytes = tensor->held_bytes,
                                       .rank = r,

@@ -3,10 +3,16 @@
 #include "graph/global/assembly.h"
 
 /* Longer names are cut. */
-uint32_t assembly_name_tensor(const struct assembly *a, const struct local_tensor *tensor,
-                              size_t index)
+uint32_t assembly_name_tensor(const struct assembly *a, const struct rank_build *rank,
+                              const struct local_tensor *tensor, size_t index)
 {
     const char *name = strtab_get(&a->trace->names, tensor->name);
+    const struct recording *recording = rank->trace->recording;
+    uint32_t bucket = rank->collectives.at[tensor->collective].bucket, model = 0;
+    if (recording && recording->models.n > 1 && tensor->name && bucket < recording->buckets.n)
+        model = recorded_namesake(recording, recording->buckets.at[bucket].model, tensor->name);
+    if (model > 0)
+        return strtab_format(a->names, RECORDED_NAMESAKE, name, model);
     if (tensor->name && tensor->output) /* as TensorFlow writes it */
         return strtab_format(a->names, "%.240s:%u", name, tensor->output);
     if (tensor->name)

@@ -390,7 +390,7 @@ void build_tensors(struct rank_build *rank)
                              .out = collect_copies(rank, NAME_BUCKET_OUT, 0),
                              .before = local_ops_before(rank),
                              .updates = {find_updates(rank, false), find_updates(rank, true)},
-                             .walk = {.recording = rank->trace->recording}};
+                             .walk = recorded_walk_begin(rank->trace, rank->names)};
     start_array starts = collect_buckets(rank);
     if (m.in.n == 0)
         m.in = collect_copies(rank, NAME_ACCUMULATE, NAME_BACKWARD);

@@ -203,7 +203,7 @@ static void find_buckets(struct dpro_trace *trace, const struct trace_rank *rank
                          const struct first_send *firsts, struct net_collective **order, size_t n,
                          const struct net_transport *t)
 {
-    struct recorded_walk walk = {.recording = rank->recording};
+    struct recorded_walk walk = recorded_walk_begin(rank, &trace->names);
     for (size_t i = 0; i < n; i++) {
         const struct comm_run *run = firsts[order[i] - t->collectives.at].run;
         order[i]->bucket = run->unit;

@@ -22,6 +22,8 @@ import math
 import random
 import statistics
 
+from .applied import size_text
+
 PRECISION = 0.2    # c^2 of the theorem: differences of some twice a value's noise are what is looked for
 MOST_OFF = 4       # standard deviations of what is usual
 LEAST_VALUES = 6   # before anything is sure: few may agree by chance
@@ -138,8 +140,8 @@ class Race:
         elif failed or not step_times_ns:
             self._leave(name, FAILED, failed or "it made no step")
         elif self._memory_bytes and (self._peaks[name] or 0) > self._memory_bytes and name != self.baseline:
-            self._leave(name, FAILED, "it holds %.2f GiB, more than the %.2f GiB allowed" % (
-                self._peaks[name] / 2 ** 30, self._memory_bytes / 2 ** 30))
+            self._leave(name, FAILED, "it holds %s, more than the %s allowed" % (
+                size_text(self._peaks[name]), size_text(self._memory_bytes)))
         else:
             self._turns[name].append(step_times_ns)
         if all(len(turns) == 2 for one, turns in self._turns.items() if self.is_in(one)):

@@ -3,6 +3,7 @@ import html
 import os
 
 from . import files
+from .applied import size_text
 
 STYLE = """
 :root { color-scheme: light dark; --page: #f6f7f9; --card: #fff; --text: #191c21; --dim: #59616d; --line: #dfe3e8; --accent: #0072b2;
@@ -92,7 +93,7 @@ def _finalist(name, one, promised, history, winner):
     return ('<div class="one"><div>%s<div>%.1f %% <span class="dim">(%s)%s</span></div>'
             '<div class="dim">%s; %d block%s%s</div></div><div>%s</div></div>') % (
         title, one["saves_pct"], _interval(one), expected, html.escape(state), one["blocks"], "s" if one["blocks"] != 1 else "",
-        "; %.2f GiB at most" % (one["peak_bytes"] / 2 ** 30) if one.get("peak_bytes") else "", _band(seen, len(history), *_scale(history)))
+        "; %s at most" % size_text(one["peak_bytes"]) if one.get("peak_bytes") else "", _band(seen, len(history), *_scale(history)))
 
 
 def _scale(history):

@@ -223,6 +223,10 @@ class Turns(unittest.TestCase):
                 contest.add(name, [self.TIMES[name]] * STEPS, peak_bytes=3 << 30 if name == "a" else 1 << 30)
         self.assertEqual(contest.state()["names"]["a"]["why"], "it holds 3.00 GiB, more than the 2.00 GiB allowed")
         self.assertEqual(contest.state()["names"]["b"]["peak_bytes"], 1 << 30)
+        contest = self.start(memory_bytes=80 << 20)
+        contest.next_block()
+        contest.add("a", [100.0], 81 << 20)
+        self.assertEqual(contest.state()["names"]["a"]["why"], "it holds 81.0 MiB, more than the 80.0 MiB allowed")
 
     def test_where_all_fail_the_baseline_stays(self):
         contest = self.start()

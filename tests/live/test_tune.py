@@ -111,8 +111,9 @@ if PLAN != "-":
     def with_bf16(search):
         told = found(search)
         plan = dict(told["own"], computation={"compile": [], "bf16": ["1"], "changes_numerics": True})
-        told["finalists"].append({"name": "bf16", "path": "/bf16.json", "plan": plan, "promised_pct": 0.0,
-                                  "promised_half_pct": 9.0})
+        memory = {"recompute": [], "micro_batches": 1, "budget_bytes": None, "baseline_peak_bytes": 1 << 20, "peak_bytes": 1 << 50}
+        told["finalists"] += [{"name": name, "path": "/%s.json" % name, "plan": plan, "promised_pct": 0.0, "promised_half_pct": 9.0}
+                              for name, plan in (("bf16", plan), ("large", dict(plan, memory=memory)))]
         return told
     def run_out(way, *args):
         calls.append(way)
@@ -224,7 +225,9 @@ class Tune(live.Case):
     def test_what_runs_out_of_memory_within_a_step_is_out_and_the_step_goes_on(self):
         run, told = self.tune("IN_FORWARD = True\n" + OUT_OF_MEMORY, 2000)
         names = told["race"]["names"]
-        self.assertEqual((told["complete"], names["bf16"]["kind"]), (True, "failed"))
+        self.assertEqual((told["complete"], names["bf16"]["kind"], names["large"]["kind"]), (True, "failed", "failed"))
+        self.assertRegex(run.err, "tune: large is out: rank 0: .*it is expected to hold 1048576.00 GiB more than the job, give or take .*, "
+                                  "and a rank here has .* left")
         self.assertIn("tune: bf16 is out: rank 0: 1 ran out of memory: RuntimeError: DefaultCPUAllocator: can't allocate memory: ", run.err)
 
     def test_a_job_that_runs_out_of_memory_in_a_turn_names_the_finalist(self):

@@ -142,7 +142,7 @@ static const char *by_member(const struct head *head)
 static const char *by_event(const struct head *head)
 {
     const char *phase = head_field(head, "ph"), *process = head_field(head, "pid");
-    const char *category = head_field(head, "cat");
+    const char *category = head_field(head, "cat"), *label = head_field(head, "args.name");
     if (!phase)
         return head_field(head, "coll_perf") || head_field(head, "p2p_perf") ? INSPECTOR : NULL;
     if (process &&
@@ -153,6 +153,16 @@ static const char *by_event(const struct head *head)
         return ROCPROF " (JSON)" GIVE;
     if (category && text_is_one(category, "GROUP", "GROUP_API", "COLL", "P2P", "PROXY", "NET"))
         return "what NCCL's example profiler plugin wrote (JSON)" GIVE;
+    if (category && strcmp(category, "Op") == 0 && head_field(head, "args.op"))
+        return "a timeline of TensorFlow 1 (timeline.Timeline); dpro does not read it: give the "
+               "RunMetadata that it was made of";
+    if (label && strcmp(phase, "M") == 0 &&
+        (text_begins(label, "/device:TPU") || text_begins(label, "/device:GPU") ||
+         text_begins(label, "/host:CPU")) &&
+        !text_ends(label, " Compute"))
+        return "a Chrome trace of JAX or TensorFlow, whose events have no categories; dpro does "
+               "not "
+               "read it: give the .xplane.pb beside it";
     return strcmp(phase, "M") != 0 ? "a Chrome trace whose events have no categories, so that "
                                      "nothing tells what they are" GIVE
                                    : NULL;

@@ -149,6 +149,12 @@ class BadFiles(Case):
                 ("legacy.json", [dict(event, pid="CPU functions")], "torch's old profiler", ours),
                 ("legacy_cuda.json", [dict(event, pid="CUDA Functions")], "torch's old profiler"),
                 ("other.json", [dict(event, pid=1)], "Chrome trace whose events have no categories", ours),
+                ("timeline.json", {"traceEvents": [
+                    {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "/job:localhost/replica:0/task:0/device:GPU:0 Compute"}},
+                    dict(event, pid=0, cat="Op", args={"name": "layer/MatMul", "op": "MatMul"})]}, "timeline of TensorFlow 1.*RunMetadata"),
+                ("perfetto_trace.json", {"traceEvents": [
+                    {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "/device:TPU:0"}}, dict(event, pid=1)]},
+                 "JAX or TensorFlow.*xplane.pb"),
                 ("roctracer.json", {"traceEvents": [{}, {"ph": "M", "name": "process_name", "pid": "2", "args": {"name": "CPU HIP API"}},
                                                     dict(event, pid="2", args={"BeginNs": "1", "EndNs": "2"})]}, "AMD's rocprof .JSON"),
                 ("v3.json", {"rocprofiler-sdk-tool": [{"metadata": {}}]}, "AMD's rocprof .JSON"),

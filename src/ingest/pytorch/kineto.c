@@ -583,7 +583,8 @@ static bool kineto_recognise(const struct head *head)
     if (head->piece == HEAD_MEMBER)
         return text_is_one(head->key, "traceEvents", "schemaVersion", "deviceProperties");
     const char *phase = head->piece == HEAD_EVENT ? head_field(head, "ph") : NULL;
-    return head->piece == HEAD_EVENT ? phase && head_field(head, "cat") &&
+    const char *category = phase ? head_field(head, "cat") : NULL;
+    return head->piece == HEAD_EVENT ? category && strcmp(category, "Op") != 0 &&
                                            !text_is_one(phase, "b", "n", "e") /* others' */
                                      : head->piece == HEAD_END && head->only_names;
 }

@@ -180,8 +180,9 @@ struct rank_build {
         struct step *at; /* an array */
         size_t n, cap;
         enum step_source source;
-        uint32_t mark; /* string id of the mark, the optimizer's step or the range; 0: none */
-        bool named;    /* the marks are those that --step-mark names */
+        uint32_t mark;      /* string id of the mark, the optimizer's step or the range; 0: none */
+        uint32_t n_updates; /* of each, if the optimizer's steps tell; else 0 */
+        bool named;         /* the marks are those that --step-mark names */
         bool end_with_exchange; /* steps end where their last exchange begins */
         bool has_exchange;      /* of the first rank: servers answer in them */
         uint32_t n_beyond;      /* steps that were too many */

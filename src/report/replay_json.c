@@ -135,7 +135,8 @@ static void write_measured(struct writer *w, const struct report_facts *f)
     writer_close(w, '}');
     struct dpro_steps steps = dpro_graph_steps(f->g);
     SECTION(w, "steps", INT("found", steps.n), TEXT("found_by", steps.found_by),
-            TEXT("name", steps.name[0] ? steps.name : NULL));
+            TEXT("name", steps.name[0] ? steps.name : NULL),
+            INT_IF("updates", steps.n_updates > 0, steps.n_updates));
     /* where iterations were measured: CPU and GPU may disagree */
     SECTION(w, "pace", INT("ranks_on_gpu", pace->n_ranks),
             MS_IF("cpu_ms", pace->n_ranks > 0, pace->marks_ns),

@@ -211,7 +211,8 @@ class Unmarked(Case):
                 self.train()
                 self.update(True)
 
-        self.assert_iterations(self.make(gan), 9, 1 + 2 * 34)
+        facts = self.assert_iterations(self.make(gan), 9, 1 + 2 * 34)
+        self.assertEqual(facts["steps"]["updates"], 2)
         self.assert_iterations(self.make(plays), 9, 2 * 36)
 
     def test_optimizers_of_steps_that_only_do_more_at_times_are_not(self):
@@ -223,6 +224,59 @@ class Unmarked(Case):
                 self.call("aten::item", 1000)
 
         self.assert_iterations(self.make(logs, 12), 12, 35.5)
+
+    def test_what_comes_in_every_fourth_step_joins_no_steps(self):
+        """A range of the user, alone or beside those of each step's parts; a compiler that traces a backward pass."""
+        def saves(i):
+            if i % 4 == 0:
+                self.call("save_checkpoint", 8000, cat="user_annotation")
+            begin = self.now
+            self.train()
+            if ranges:
+                self.events.append(span("forward_backward", begin - 1, self.now - begin + 2, cat="user_annotation"))
+            self.update()
+
+        def compiles(i):
+            if i % 4 == 3:
+                for k in range(5):
+                    self.events.append(span("autograd::engine::evaluate_function: MulBackward0", self.now + 100 + 1000 * k, 500))
+                self.events.append(span("_compile.compile_inner (dynamo_timed)", self.now + 10, 7900))
+                self.call("dynamo", 8000)
+            else:
+                self.call("TorchDynamo Cache Lookup", 10)
+            self.train()
+            self.update(True)
+
+        for ranges in (False, True):
+            facts = self.assert_iterations(self.make(saves, 12), 12, 34 + 8 / 4)
+            self.assertEqual(facts["slow_iterations"]["every"], 4)
+        facts = self.assert_iterations(self.make(compiles, 12), 12, 34 + 8 / 4)
+        self.assertEqual(facts["slow_iterations"]["every"], 4)
+
+    def test_a_range_that_holds_several_updates_is_an_iteration(self):
+        def plays(i):
+            begin = self.now
+            for _ in range(2):
+                self.train()
+                self.update()
+            self.events.append(span("round", begin - 1, self.now - begin + 1, cat="user_annotation"))
+            self.now += 2
+
+        self.assert_iterations(self.make(plays), 9, 2 * 34, "ranges")
+
+    def test_a_rollout_leads_up_to_the_first_of_its_updates(self):
+        def learns(i):
+            for _ in range(10):
+                self.call("aten::linear", 1000)
+            for _ in range(4):
+                self.train()
+                self.update(True)
+
+        facts = self.assert_iterations(self.make(learns, 6), 24, 34 + 10 / 4)
+        self.assertEqual(facts["steps"]["updates"], 1)
+        self.assertEqual([row["iteration"] for row in facts["slow_iterations"]["iterations"]], list(range(0, 24, 4)))
+        self.assertEqual(facts["slow_iterations"]["every"], 4)
+        self.assertIn("24 of them, each with 1 update;", " ".join(facts["warnings"]))
 
     def test_an_evaluation_joins_no_steps_that_are_updated_by_hand(self):
         """Into parameters, or as functions of the old ones; where all passes are updated, nothing is accumulated."""

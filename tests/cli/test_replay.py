@@ -71,7 +71,7 @@ class UnmarkedSteps(Case):
 
     def test_one_step_is_one_iteration(self):
         facts = self.assert_replays(self.write(1))
-        self.assertEqual(facts["steps"], {"found": 1, "found_by": "optimizer", "name": "Optimizer.step#AdamW.step"})
+        self.assertEqual(facts["steps"], {"found": 1, "found_by": "optimizer", "name": "Optimizer.step#AdamW.step", "updates": 1})
         self.assertAlmostEqual(facts["measured"]["iteration_ms"], 8.6)  # from the first op to the last
         self.assertTrue(any("--step-mark" in text for text in facts["warnings"]))
 
@@ -90,7 +90,7 @@ class UnmarkedSteps(Case):
                     self.assert_error(dpro("replay", folder, "--step-mark", pattern), USAGE, "--step-mark")
                     continue
                 facts = self.assert_replays(folder, "--step-mark", pattern)
-                self.assertEqual(facts["steps"], {"found": 4, "found_by": "marks", "name": "train step (0)"})
+                self.assertEqual(facts["steps"], {"found": 4, "found_by": "marks", "name": "train step (0)", "updates": None})
                 self.assertEqual(facts["measured"]["per_iteration_ms"], [10, 10, 10, 9])
         part = self.assert_replays(folder, "--step-mark", "forward")  # the last iteration is more than its range, too
         self.assertEqual(part["measured"]["per_iteration_ms"], [10, 10, 10, 9])

@@ -442,7 +442,7 @@ static void warn_found(struct assembly *a)
         [STEPS_PERIOD] = "no marks of steps: iterations were found by the period of the ops%s"};
     struct dpro_steps steps = a->graph->steps;
     enum step_source source = a->join->ranks[0].steps.source;
-    char by[400];
+    char by[400], each[60] = "";
     if (source == STEPS_NONE)
         WARN(a,
              "no marks of steps, and nothing else tells iterations apart: the whole recording is "
@@ -453,7 +453,10 @@ static void warn_found(struct assembly *a)
              steps.n);
     else if (source < sizeof found_by / sizeof *found_by && found_by[source]) {
         snprintf(by, sizeof by, found_by[source], source < STEPS_PASSES ? steps.name : "");
-        WARN(a, "%s, %u of them; %s", by, steps.n, mark_advice(a));
+        if (steps.n_updates > 0)
+            snprintf(each, sizeof each, ", each with %u update%s", steps.n_updates,
+                     steps.n_updates > 1 ? "s" : "");
+        WARN(a, "%s, %u of them%s; %s", by, steps.n, each, mark_advice(a));
     }
 }
 

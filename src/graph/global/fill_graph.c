@@ -75,7 +75,8 @@ static void fill_measured(struct assembly *a)
     const struct rank_build *of = &join->ranks[0];
     g->steps = (struct dpro_steps){
         (uint32_t)of->steps.n, found_by[of->steps.source],
-        arena_format(&g->arena, "%s", of->steps.mark ? strtab_get(of->names, of->steps.mark) : "")};
+        arena_format(&g->arena, "%s", of->steps.mark ? strtab_get(of->names, of->steps.mark) : ""),
+        of->steps.source == STEPS_OPTIMIZER ? of->steps.n_updates : 0};
     g->measured_ns = arena_array(&g->arena, g->n_samples, sizeof *g->measured_ns);
     g->sample_number = arena_array(&g->arena, g->n_samples, sizeof *g->sample_number);
     g->sample_follows = arena_array(&g->arena, g->n_samples, sizeof *g->sample_follows);

@@ -121,6 +121,7 @@ struct slow_kind {
 #define SLOW_KERNELS "kernels that take longer"
 /* What a name stands for; NULL: no known kind. */
 const struct slow_kind *slow_kind_of(const char *name);
+bool name_compiles(const char *name);
 
 /* What a tensor is called that stands for all gradients of a bucket, as they were not recorded. */
 #define WHOLE_BUCKET "bucket "

@@ -3,6 +3,8 @@
 
 #include <strings.h>
 
+#define COMPILER "torch.compile"
+
 /* What a name stands for, by a part of it; the first that fits. */
 static const struct slow_kind kinds[] = {
     {{"DataLoader"},
@@ -10,7 +12,7 @@ static const struct slow_kind kinds[] = {
      .advice = "load input ahead of time, with more workers or a longer queue"},
     {{"dynamo_timed", "compile"},
      .without = "compiled", /* which calls what was compiled before */
-     .what = "torch.compile",
+     .what = COMPILER,
      .advice = "find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes"},
     {{"Python GC", "gc.collect", "garbage"},
      .whole = "gc", /* in timelines of stages */
@@ -55,4 +57,10 @@ const struct slow_kind *slow_kind_of(const char *name)
             return &kinds[k];
     }
     return NULL;
+}
+
+bool name_compiles(const char *name)
+{
+    const struct slow_kind *kind = slow_kind_of(name);
+    return kind && strcmp(kind->what, COMPILER) == 0;
 }

@@ -190,41 +190,74 @@ static const struct {
     {STEPS_PERIOD, NAME_EXECUTOR_CALL, steps_from_executor},
 };
 
+/* Drops the iterations from the first-th up to the middle-th. */
+static void drop_found(struct rank_build *rank, size_t first, size_t middle)
+{
+    memmove(rank->steps.at + first, rank->steps.at + middle,
+            (rank->steps.n - middle) * sizeof *rank->steps.at);
+    rank->steps.n -= middle - first;
+}
+
 /* A DataLoader may be called for each micro-batch, or by a validation pass: of its iterations and
  * those by passes, the ones that hold more are taken. */
 static enum step_source look_for_passes(struct rank_build *rank, const struct training *t)
 {
-    bool covered;
+    bool covered, update;
     size_t first = rank->steps.n;
     uint32_t mark = rank->steps.mark;
-    enum step_source source = steps_from_passes(rank, t) ? STEPS_PASSES : STEPS_NONE;
+    enum step_source source = steps_from_passes(rank, t, &update) ? STEPS_PASSES : STEPS_NONE;
     size_t middle = rank->steps.n;
-    if (!steps_from_ranges(rank, t, false, &covered))
+    if (steps_from_ranges(rank, t, false, &covered) == RANGES_NONE)
         return source;
-    size_t n = rank->steps.n - middle;
-    if (source == STEPS_PASSES && n > middle - first) {
+    if (source == STEPS_PASSES && rank->steps.n - middle > middle - first) {
         rank->steps.n = middle;
         rank->steps.mark = mark;
         return source;
     }
-    memmove(rank->steps.at + first, rank->steps.at + middle, n * sizeof *rank->steps.at);
-    rank->steps.n = first + n;
+    drop_found(rank, first, middle);
     return STEPS_RANGES;
+}
+
+/* Of iterations that begin with a range of the user, from the first-th on, and those that end with
+ * an update of parameters. A range that is nearly all of one may hold several updates. One that is
+ * a part of it may come in some iterations only, as a checkpoint does, or in each micro-batch. */
+static enum step_source look_for_updates(struct rank_build *rank, const struct training *t,
+                                         size_t first, enum ranges_found ranges)
+{
+    bool update = false;
+    size_t middle = rank->steps.n, n_ranges = middle - first;
+    uint32_t mark = rank->steps.mark;
+    enum step_source source = STEPS_OPTIMIZER;
+    if (!steps_from_updates(rank, t)) {
+        if (ranges == RANGES_NONE)
+            return look_for_passes(rank, t);
+        source = steps_from_passes(rank, t, &update) && update ? STEPS_PASSES : STEPS_NONE;
+    }
+    size_t n = rank->steps.n - middle;
+    if (ranges != RANGES_NONE &&
+        (source == STEPS_NONE ||
+         (ranges == RANGES_WHOLE ? n_ranges < 2 * n : update && n <= n_ranges))) {
+        rank->steps.n = middle;
+        rank->steps.mark = mark;
+        return STEPS_RANGES;
+    }
+    drop_found(rank, first, middle);
+    return source;
 }
 
 static enum step_source look_for_loop(struct rank_build *rank, uint32_t window,
                                       const bool *in_backward)
 {
     enum step_source source = STEPS_NONE;
+    size_t first = rank->steps.n;
     struct training t;
     bool covered; /* by a range of the user: what repeats within is no iteration */
     training_find(&t, rank, window, in_backward);
-    if (steps_from_ranges(rank, &t, t.passes.n > 0, &covered))
+    enum ranges_found ranges = steps_from_ranges(rank, &t, t.passes.n > 0, &covered);
+    if (t.passes.n > 0)
+        source = look_for_updates(rank, &t, first, ranges);
+    else if (ranges != RANGES_NONE)
         source = STEPS_RANGES;
-    else if (steps_from_updates(rank, &t))
-        source = STEPS_OPTIMIZER;
-    else if (t.passes.n > 0)
-        source = look_for_passes(rank, &t);
     else if (!covered && steps_from_period(rank, window))
         source = STEPS_PERIOD;
     else

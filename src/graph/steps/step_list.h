@@ -40,14 +40,18 @@ void steps_from_recording(struct rank_build *rank, uint32_t class);
 void steps_cut_at_exchanges(struct rank_build *rank, uint32_t window, size_t first, size_t n);
 
 /* unmarked_steps.c: what ends with the optimizer's step. The others say whether they found more
- * than a guess; `covered` says whether a range of the user lies around nearly all of the window;
- * with_own: only if some of the ranges are the user's. */
+ * than a guess. */
 struct training;
 void steps_from_optimizer(struct rank_build *rank, uint32_t class);
 bool steps_from_updates(struct rank_build *rank, const struct training *t);
-bool steps_from_ranges(struct rank_build *rank, const struct training *t, bool with_own,
-                       bool *covered);
-bool steps_from_passes(struct rank_build *rank, const struct training *t);
+/* *update: whether each pass also updates parameters. */
+bool steps_from_passes(struct rank_build *rank, const struct training *t, bool *update);
+/* Iterations that begin with a range of the user, or are one but for a tenth. `covered` says
+ * whether a range lies around nearly all of the window; with_own: only if some of the ranges are
+ * the user's. */
+enum ranges_found { RANGES_NONE, RANGES_BEGIN, RANGES_WHOLE };
+enum ranges_found steps_from_ranges(struct rank_build *rank, const struct training *t,
+                                    bool with_own, bool *covered);
 
 /* loop_steps.c: the iterations of the main thread's loop; false: none shows. */
 bool steps_from_period(struct rank_build *rank, uint32_t window);

@@ -16,6 +16,17 @@ ORDER(by_sequence, struct forward, ASCENDING(sequence) ?: ASCENDING(start_ns));
 ORDER(by_start, struct pass, ASCENDING(start_ns) ?: ASCENDING(end_ns));
 ORDER_OF_POINTERS(backward_by_start, struct trace_span, ASCENDING(start_ns) ?: ASCENDING(name));
 
+/* Whether autograd runs in a compiler, which traces the passes. */
+static bool in_compiler(const struct rank_build *rank, const struct trace_span *span)
+{
+    while (span->parent != NO_ID) {
+        span = &rank->trace->spans[span->parent];
+        if (name_compiles(span_name(rank, span)))
+            return true;
+    }
+    return false;
+}
+
 bool *training_find_backward(const struct rank_build *rank)
 {
     const struct trace_rank *trace = rank->trace;
@@ -24,7 +35,8 @@ bool *training_find_backward(const struct rank_build *rank)
         const struct trace_span *span = &trace->spans[i];
         in_backward[i] = (span->parent != NO_ID && in_backward[span->parent]) ||
                          (span->kind == SPAN_CPU_OP &&
-                          (span->fwd_thread > 0 || (rank->classes[span->name] & NAME_BACKWARD)));
+                          (span->fwd_thread > 0 || (rank->classes[span->name] & NAME_BACKWARD)) &&
+                          !in_compiler(rank, span));
     }
     return in_backward;
 }
@@ -278,8 +290,9 @@ static uint32_t hash_contents(const struct step_part *part)
     return (uint32_t)hash;
 }
 
-/* Of n parts that repeat: at what period they take turns; 1: they do not; 0: they seem to, but are
- * too few to tell. */
+/* Of n parts that repeat: at what period they take turns; 1: they do not, as where more than half
+ * of a period's are alike, so that the others only do something else, too, such as compile; 0: they
+ * seem to, but are too few to tell. */
 static size_t period_of_turns(const struct step_part *at, size_t n)
 {
     enum { FEW = 4 };
@@ -287,7 +300,14 @@ static size_t period_of_turns(const struct step_part *at, size_t n)
     bool turns = false;
     for (size_t i = 0; i < n; i++)
         array_push(&contents, hash_contents(&at[i]));
-    size_t period = steps_find_period(contents.at, n, 0);
+    size_t period = steps_find_period(contents.at, n, 0), n_alike = 0;
+    for (size_t i = 0; i < period && n_alike * 2 <= period; i++) {
+        n_alike = 0;
+        for (size_t k = 0; k < period; k++)
+            n_alike += contents.at[k] == contents.at[i];
+    }
+    if (n_alike * 2 > period)
+        return 1;
     for (size_t i = 1; i < (period > 0 ? period : n < FEW ? n : 0); i++)
         turns |=
             period > 0 ? take_turns(&at[0], &at[i]) : (at[i].n_loads > 0) != (at[0].n_loads > 0);

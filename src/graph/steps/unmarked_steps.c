@@ -27,50 +27,68 @@ struct gap {
 };
 typedef ARRAY(struct gap) gap_array;
 
-/* How many spans of a name lie in a gap and in no op; *last_ns: the last one's start. */
+/* How many spans of a name lie in a gap and in no op; *at_ns: the start of the last one or, if
+ * asked for, of the first one. */
 static size_t count_in_gap(const struct training *t, const struct gap *gap, uint32_t name,
-                           int64_t *last_ns)
+                           bool first, int64_t *at_ns)
 {
     const struct trace_span *spans = t->rank->trace->spans + main_track(t)->first;
     uint32_t n_spans = main_track(t)->n;
     uint32_t i = LOWER_BOUND(k, 0, n_spans, spans[k].start_ns < gap->from_ns);
     size_t n = 0;
     for (; i < n_spans && spans[i].start_ns <= gap->to_ns; i++)
-        if (spans[i].name == name && !training_in_work(t->rank->trace, &spans[i])) {
-            *last_ns = spans[i].start_ns;
-            n++;
-        }
+        if (spans[i].name == name && !training_in_work(t->rank->trace, &spans[i]) &&
+            (n++ == 0 || !first))
+            *at_ns = spans[i].start_ns;
     return n;
 }
 
+/* In how many gaps a name comes; *n_once: once. */
+static size_t count_gaps(const struct training *t, const gap_array *gaps, uint32_t name,
+                         size_t *n_once)
+{
+    size_t found = 0;
+    int64_t ns;
+    *n_once = 0;
+    EACH (const struct gap, gap, *gaps) {
+        size_t n = count_in_gap(t, gap, name, false, &ns);
+        *n_once += n == 1;
+        found += n > 0;
+    }
+    return found;
+}
+
 /* Iterations begin with the first op or range of the window that comes in nine of ten gaps, and
- * once in most; `ends` has where each gap's iteration ends by that: where it comes for the last
- * time, as a validation pass before it loads batches, too. */
+ * once in most; `ends` has where each gap's iteration ends by that. Where it comes several times,
+ * as a validation pass loads batches, too, that is the last one. But if the window begins with what
+ * comes in some gaps only, or with it several times, that leads up to an iteration, as a rollout
+ * does: then these gaps' iterations begin with it. */
 static void find_heads(const struct training *t, const gap_array *gaps, i64_array *ends)
 {
     enum { MOST_TRIED = 50 };
     const struct trace_span *span = t->rank->trace->spans + main_track(t)->first;
     const struct trace_span *end = span + main_track(t)->n;
     int64_t until_ns = t->passes.n > 0 ? t->passes.at[0].start_ns : INT64_MAX, ns;
-    uint32_t head = NO_ID;
+    struct gap before = {window_start_ns(t), until_ns, 0};
+    uint32_t head = NO_ID, lead = NO_ID;
     for (size_t n_tried = 0; span < end && head == NO_ID && n_tried < MOST_TRIED; span++) {
-        size_t once = 0, found = 0;
+        size_t once;
         if (span->window != t->window || span->kind > SPAN_ANNOTATION ||
             training_in_work(t->rank->trace, span))
             continue;
         if (span->start_ns > until_ns)
             break;
-        n_tried++;
-        EACH (const struct gap, gap, *gaps) {
-            size_t n = count_in_gap(t, gap, span->name, &ns);
-            once += n == 1;
-            found += n > 0;
-        }
+        size_t found = count_gaps(t, gaps, span->name, &once);
+        if (n_tried++ == 0 && found * 2 <= gaps->n)
+            lead = span->name;
         if (found >= gaps->n - gaps->n / 10 && once * 2 > gaps->n)
             head = span->name;
     }
+    if (head != NO_ID && count_in_gap(t, &before, head, false, &ns) > 1)
+        lead = head;
     EACH (const struct gap, gap, *gaps) {
-        bool found = head != NO_ID && count_in_gap(t, gap, head, &ns) > 0;
+        bool found = (lead != NO_ID && count_in_gap(t, gap, lead, true, &ns) > 0) ||
+                     (head != NO_ID && count_in_gap(t, gap, head, false, &ns) > 0);
         array_push(ends, found ? ns : gap->otherwise_ns);
     }
 }
@@ -159,6 +177,7 @@ static bool steps_at_marks(struct rank_build *rank, const struct training *t,
     bool alone = n == 1 && training_backward_before(t, parts.at[0].end_ns) == t->backward.n;
     if (n > 0)
         rank->steps.mark = parts.at[n - 1].names.at[0];
+    rank->steps.n_updates = alone ? 1 : (uint32_t)period;
     if (alone) {
         steps_whole_window(rank, t->window);
     } else if (period > 0) {
@@ -238,9 +257,9 @@ static bool all_update(const struct training *t, const step_part_array *parts)
 }
 
 /* Parts are alike if they communicate with the same calls, and do the same after the backward pass:
- * of micro-batches the last one does more. Where all update, what else some do is an evaluation, or
- * a checkpoint. */
-static void name_parts(const struct training *t, step_part_array *parts)
+ * of micro-batches the last one does more. Where all update, which is returned, what else some do
+ * is an evaluation, or a checkpoint. */
+static bool name_parts(const struct training *t, step_part_array *parts)
 {
     const struct rank_build *rank = t->rank;
     bool update = all_update(t, parts);
@@ -261,9 +280,10 @@ static void name_parts(const struct training *t, step_part_array *parts)
         if (i < parts->n)
             array_push(&parts->at[i].names, span->name);
     }
+    return update;
 }
 
-bool steps_from_passes(struct rank_build *rank, const struct training *t)
+bool steps_from_passes(struct rank_build *rank, const struct training *t, bool *update)
 {
     step_part_array parts = {0};
     gap_array gaps = {0};
@@ -277,7 +297,7 @@ bool steps_from_passes(struct rank_build *rank, const struct training *t)
         start = ends.at[i];
     }
     FREE_ALL(&gaps, &ends);
-    name_parts(t, &parts);
+    *update = name_parts(t, &parts);
     step_parts_finish(&parts, t);
     size_t period = parts.n > 0 ? step_parts_period(&parts) : 0;
     if (period > 0 && parts.n > 1) {
@@ -370,8 +390,8 @@ static bool are_iterations(const struct training *t, const range_array *ranges, 
 }
 
 /* From one range to the next. The last one ends with its own ranges where these are nearly all of
- * the others', else with the window. */
-static void push_ranges(struct rank_build *rank, const struct training *t,
+ * the others', else with the window. Returns whether one range is nearly all of each. */
+static bool push_ranges(struct rank_build *rank, const struct training *t,
                         const range_array *ranges, size_t first, size_t period)
 {
     int64_t number = 0, in_ranges = 0, in_steps = 0;
@@ -383,30 +403,31 @@ static void push_ranges(struct rank_build *rank, const struct training *t,
         in_steps += end - start;
         steps_push(rank, start, end, number++, t->window);
     }
+    bool cover = in_ranges >= in_steps / 10 * 9;
     if (i + period <= ranges->n)
         steps_push(rank, ranges->at[i].start_ns,
-                   in_ranges >= in_steps / 10 * 9 ? ranges->at[i + period - 1].end_ns
-                                                  : training_end_ns(t),
-                   number, t->window);
+                   cover ? ranges->at[i + period - 1].end_ns : training_end_ns(t), number,
+                   t->window);
+    return cover && period == 1;
 }
 
-bool steps_from_ranges(struct rank_build *rank, const struct training *t, bool with_own,
-                       bool *covered)
+enum ranges_found steps_from_ranges(struct rank_build *rank, const struct training *t,
+                                    bool with_own, bool *covered)
 {
     SCRATCH range_array ranges = {0};
-    bool found = false, own;
+    bool found = false, whole = false, own;
     *covered = find_ranges(t, &ranges, &own);
     if (with_own && !own)
-        return false;
+        return RANGES_NONE;
     for (int plain = 0; plain <= (t->passes.n > 0) && !found && ranges.n > 1; plain++) {
         size_t period = period_of_ranges(&ranges, plain);
         for (size_t first = 0; first < period && !found && first + period < ranges.n; first++) {
             found = !(*covered && t->passes.n == 0) && are_iterations(t, &ranges, first, period);
             if (found) {
-                push_ranges(rank, t, &ranges, first, period);
+                whole = push_ranges(rank, t, &ranges, first, period);
                 rank->steps.mark = ranges.at[first].name;
             }
         }
     }
-    return found;
+    return !found ? RANGES_NONE : whole ? RANGES_WHOLE : RANGES_BEGIN;
 }

@@ -253,6 +253,25 @@ class Unmarked(Case):
         facts = self.assert_iterations(self.make(compiles, 12), 12, 34 + 8 / 4)
         self.assertEqual(facts["slow_iterations"]["every"], 4)
 
+    def test_one_op_or_two_again_and_again_are_one_iteration(self):
+        """As a benchmark of a kernel has them."""
+        for ops in (("aten::mm",), ("aten::mm", "aten::relu")):
+            def calls(i, ops=ops):
+                for op in ops:
+                    self.call(op, 1000)
+                self.now += 2000 if i == 0 else 0
+
+            self.assert_iterations(self.make(calls, 10), 1, 10 * len(ops) + 2, "nothing")
+
+    def test_an_iteration_that_does_less_than_half_of_the_others_is_one(self):
+        """As L-BFGS has them once it is near its goal."""
+        def less(i):
+            for _ in range(1 if i % 4 == 3 else 4):
+                self.train()
+            self.update(True)
+
+        self.assert_iterations(self.make(less, 12), 12, 3.25 * 30 + 4)
+
     def test_a_range_that_holds_several_updates_is_an_iteration(self):
         def plays(i):
             begin = self.now

@@ -297,9 +297,9 @@ static void warn_fewer(struct assembly *a)
             most = MAX(most, n);
             least = n < fewest ? rank : least;
             fewest = MIN(fewest, n);
-            n_fewer += pass == 1 && n + FEWEST <= most;
+            n_fewer += pass == 1 && n < most;
         }
-    if (n_fewer == 0)
+    if (fewest + FEWEST > most)
         return;
     WARN(a,
          "%u of %u ranks measured fewer iterations than others (%s has %u, others up to %u): the "

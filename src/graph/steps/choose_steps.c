@@ -234,6 +234,17 @@ void steps_leave_out_lacking(struct chooser *c)
     }
 }
 
+/* Whether an iteration was recorded from begin to end, whatever it holds: without a GPU, whose
+ * buffers overflow, all but the first of a whole file that have an optimizer's step. */
+static bool is_whole(const struct rank_build *rank, uint32_t s)
+{
+    const struct step *step = &rank->steps.at[s];
+    return s > 0 && rank->steps.at[s - 1].window == step->window && step->holds.n_works == 0 &&
+           (rank->steps.source == STEPS_OPTIMIZER ||
+            step->holds.n_meetings > step->holds.n_collectives) &&
+           step->window < rank->trace->n_windows && !rank->trace->windows[step->window].is_cut;
+}
+
 /* An iteration that holds less than half of what a rank's iterations usually hold was not recorded
  * to its end: a file was cut, or buffers overflowed. Nothing is to be learnt from its times. */
 void steps_leave_out_incomplete(struct chooser *c)
@@ -248,7 +259,7 @@ void steps_leave_out_incomplete(struct chooser *c)
         int64_t usual = stats_median_upper_i64(counts.at, counts.n);
         for (uint32_t s = 0; s < rank->steps.n; s++) {
             struct step *step = &rank->steps.at[s];
-            bool half = step->n_slices * 2 < usual;
+            bool half = step->n_slices * 2 < usual && !is_whole(rank, s);
             if (!steps_wanted(c, step) || !(half || may_be_cut(rank, s)))
                 continue;
             step->timed = false;

@@ -161,6 +161,10 @@ bool steps_from_period(struct rank_build *rank, uint32_t window)
     SCRATCH i64_array communication = find_communication(rank, window);
     size_t n_before = rank->steps.n, period = 2; /* over fewer ops it is a loop in an iteration */
     bool found = false;
+    if (!says &&
+        (count_wrong(names.at, names.n, 1, 0) == 0 || count_wrong(names.at, names.n, 2, 0) == 0))
+        return false; /* one or two ops again and again: nothing tells how often an iteration has
+                         them */
     while (!found && calls.n >= 6 && (period = steps_find_period(names.at, names.n, period)) > 0) {
         struct idle idle;
         size_t head = find_head(rank, &calls, period, &idle), few = names.n / 100;

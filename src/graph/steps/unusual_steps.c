@@ -83,7 +83,8 @@ static bool find_reason(const struct judge *j, bool first, char *text, size_t si
     const struct step_content *c = &j->rank->steps.at[j->step].holds;
     struct unusual_range ops = RANGE(j, n_ops), works = RANGE(j, n_works), took;
     int64_t ns;
-    if (first && c->before_ns > c->ns / 20 && c->before_ns / 4 > RANGE(j, before_ns).most)
+    if (first && MAX(c->n_works, works.most) > 0 && c->before_ns > c->ns / 20 &&
+        c->before_ns / 4 > RANGE(j, before_ns).most)
         return REASON("the GPU was still busy with %" PRId64
                       " kernels (%.2f ms) that were launched "
                       "before the recording began",

@@ -63,8 +63,8 @@ static const struct next_step {
      "Find out what pauses single ranks, most often %s: garbage collection (gc.freeze, "
      "gc.disable), other processes on the host, a device that throttles."},
     {"slow_rank", ANY,
-     "Look at %s: other processes on its host, temperature and clocks of its device, the "
-     "cores that it is bound to."},
+     "Look at %s: other processes on the host, temperature and clocks of the device, the "
+     "cores that processes are bound to."},
     {"uneven_stages", ANY,
      "Move layers from %s to other stages; if it has no more of them than these, look "
      "at its devices and hosts: times alone can't tell which it is."},
@@ -127,9 +127,40 @@ static const struct next_step {
      "multiprocessors of its own; it is felt most %s."},
 };
 
+/* The largest part; of ranks, with those that have nearly as much. */
+static const char *most_of(const struct dpro_cause *cause, struct arena *arena)
+{
+    enum { MOST = 4 };
+    const struct dpro_cause_part *parts = cause->parts;
+    const char *most = cause->n_parts > 0 ? parts[0].what : "all alike";
+    for (uint32_t i = 1; i < MIN(cause->n_parts, MOST); i++)
+        if (strstr(parts[0].what, "rank ") && strstr(parts[i].what, "rank ") &&
+            (double)parts[i].blame_ns > 0.8 * (double)parts[0].blame_ns)
+            most = arena_format(arena, "%s, %s", most, parts[i].what);
+    return most;
+}
+
+/* What halves of micro-batches, or of stages, would win of a timeline of stages: stages wait for
+ * half as long where they wait for a half. */
+static const char *halves_win(const struct diagnosed *d, const struct dpro_cause *cause,
+                              struct arena *arena)
+{
+    const struct pipeline *p = &d->pipeline;
+    double ms = (double)MIN(cause->alone_ns, cause->blame_ns) / 2e6;
+    return arena_format(
+        arena,
+        "%s %u micro-batches in place of %u, of half as many samples each,%s would win %.*f ms, "
+        "if a half takes half the time.",
+        cause->next_step, 2 * p->n_micro_batches, p->n_micro_batches,
+        p->n_micro_batches % p->n_stages == 0
+            ? " or twice as many chunks of the model on each stage,"
+            : "",
+        ms < 10, ms);
+}
+
 void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_cause *cause)
 {
-    const char *part = cause->n_parts > 0 ? cause->parts[0].what : "all alike";
+    const char *part = most_of(cause, arena);
     const struct slow_kind *kind =
         strcmp(cause->cause, "slow_iterations") == 0 ? slow_kind_of(part) : NULL;
     struct dpro_error why;
@@ -165,6 +196,15 @@ void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_ca
                 arena_format(arena, "%.*s%s%.*s%s%s", n_before, text, at ? part : "", n_then, then,
                              more ? why.text : "", more ? more + 2 : "");
     }
+    if (strcmp(cause->cause, "pipeline_bubbles") == 0 && d->g->of_stages &&
+        d->pipeline.n_micro_batches > 0)
+        cause->next_step = halves_win(d, cause, arena);
+    const struct dpro_evidence *first = cause->evidence;
+    if (cause->n_evidence > 0 && first->iteration >= 0 &&
+        (strcmp(cause->cause, "noise") == 0 || strcmp(cause->cause, "uneven_work") == 0))
+        cause->next_step = arena_format(
+            arena, "%s Look first at %.60s of rank %d in iteration %" PRId64 ".", cause->next_step,
+            strtab_get(&d->g->names, d->g->name[first->op]), first->rank, first->iteration);
 }
 
 /* Faults are taken away first, then what lets a fault be felt (were there no call that waits for

@@ -1,56 +1,113 @@
 /* Asks what-ifs about the causes of a diagnosis. */
+#include "cost/program/cost.h"
 #include "diagnose/causes.h"
 
 #include <dpro/whatif.h>
 
-#define LEAST_WON 0.02 /* of the iteration: a what-if that wins less is no answer */
+#define LEAST_WON   0.02 /* of the iteration: a what-if that wins less is no answer */
+#define LEAST_APART 0.05 /* of what ranks compute */
+
+enum { MOST_SPEEDS = 8 };
 
 struct remedy_asked {
     const struct diagnosed *d;
     const struct dpro_cause *cause;
+    const bool *named; /* by rank: the cause is on it */
     struct dpro_changes changes;
-    struct dpro_compute_change speed;
-    char option[96]; /* of `dpro whatif`; "": it makes no sense here */
-    char delay[512]; /* of `dpro replay --delay`, after spaces more; "": it knows no such change */
+    struct dpro_compute_change speeds[MOST_SPEEDS];
+    char option[256]; /* of `dpro whatif`; "": it makes no sense here */
+    char delay[512];  /* of `dpro replay --delay`, after spaces more; "": it knows no such change */
 };
 
-/* What ranks compute, on GPUs or on CPUs. */
-static void sum_computing(const struct dpro_graph *g, bool on_gpu, int64_t *ns)
+/* By [rank * N_PASSES + kind], what ranks compute, on GPUs or, where none does, on CPUs. */
+enum { N_PASSES = DPRO_OP_UPDATE + 1 };
+static void sum_computing(const struct dpro_graph *g, int64_t *ns)
 {
+    bool on_gpu = job_has_gpu(g);
     for (uint32_t op = 0; op < g->n_ops; op++)
-        if (g->kind[op] <= DPRO_OP_UPDATE && on_gpu == ((g->flags[op] & GRAPH_OP_GPU) != 0))
-            ns[g->rank[op]] += g->dur_ns[op];
+        if (g->kind[op] < N_PASSES && on_gpu == ((g->flags[op] & GRAPH_OP_GPU) != 0))
+            ns[(size_t)g->rank[op] * N_PASSES + g->kind[op]] += g->dur_ns[op];
 }
 
-/* The rank that the cause is on most computes as fast as its peers. */
+static int64_t computing_of(const int64_t *ns, uint32_t rank, uint32_t kind)
+{
+    const int64_t *of = ns + (size_t)rank * N_PASSES;
+    return kind < N_PASSES ? of[kind] : of[DPRO_OP_FW] + of[DPRO_OP_BW] + of[DPRO_OP_UPDATE];
+}
+
+/* Of what a rank computes of a kind (N_PASSES: of all), that share its peers usually take: those of
+ * its stage, where there are, that are not named. */
+static double usual_share(const struct remedy_asked *a, const int64_t *ns, uint32_t rank,
+                          uint32_t kind)
+{
+    const struct pipeline *p = &a->d->pipeline;
+    uint32_t n_peers = 0, n = a->d->g->n_ranks;
+    SCRATCH int64_t *peers = mem_array(n + (size_t)1, sizeof *peers);
+    for (uint32_t r = 0; r < n; r++)
+        if (!a->named[r] &&
+            (p->dimension == DPRO_NO_DIMENSION || p->stage_of[r] == p->stage_of[rank]))
+            peers[n_peers++] = computing_of(ns, r, kind);
+    int64_t own_ns = computing_of(ns, rank, kind), usual_ns = lower_median(peers, n_peers);
+    return usual_ns > 0 && usual_ns < own_ns ? (double)usual_ns / (double)own_ns : 1;
+}
+
+/* Behind those that are there; what has no room is left out. */
+static void add_text(char *texts, size_t size, const char *format, ...)
+{
+    size_t len = strlen(texts);
+    va_list args;
+    va_start(args, format);
+    int n = snprintf(texts + len, size - len, "%s", len > 0 ? " " : "");
+    n += vsnprintf(texts + len + n, size - len - (size_t)n, format, args);
+    va_end(args);
+    if (len + (size_t)n >= size)
+        texts[len] = '\0';
+}
+
+static const char *ranks_text(int first, int last, struct arena *arena)
+{
+    return first == last ? arena_format(arena, "%d", first)
+                         : arena_format(arena, "%d-%d", first, last);
+}
+
+/* The ranks that the cause is on compute as fast as their peers; ranks in a row that are alike in
+ * one. Where passes and updates are not slow alike, each by its own. */
 static void ask_speed(struct remedy_asked *a)
 {
+    SCRATCH_ARENA struct arena arena = {0};
+    static const char *const kinds[] = {"FW", "BW", "UPDATE", "COMPUTE"};
     const struct dpro_graph *g = a->d->g;
-    const struct pipeline *pipeline = &a->d->pipeline;
-    SCRATCH int64_t *ns = mem_array((size_t)g->n_ranks + g->n_servers + 1, sizeof *ns);
-    SCRATCH int64_t *peers = mem_array(g->n_ranks + (size_t)1, sizeof *peers);
-    uint32_t own = 0, n_peers = 0;
-    int rank;
-    if (a->cause->n_parts == 0 || sscanf(a->cause->parts[0].what, "rank %d", &rank) != 1)
-        return;
-    while (own + 1 < g->n_ranks && g->ranks[own].rank != rank)
-        own++;
-    sum_computing(g, true, ns);
-    if (ns[own] == 0)
-        sum_computing(g, false, ns);
-    bool staged = pipeline->dimension != DPRO_NO_DIMENSION && g->n_ranks > pipeline->n_stages;
-    for (uint32_t r = 0; r < g->n_ranks; r++)
-        if (r != own && (!staged || pipeline->stage_of[r] == pipeline->stage_of[own]))
-            peers[n_peers++] = ns[r];
-    int64_t usual_ns = n_peers > 0 ? select_i64(peers, n_peers, (n_peers - 1) / 2) : 0;
-    if (usual_ns <= 0 || usual_ns >= ns[own])
-        return;
-    a->speed = (struct dpro_compute_change){.first_rank = rank, .last_rank = rank};
-    a->speed.speed = round(1000.0 * (double)ns[own] / (double)usual_ns) / 1000;
-    a->changes.compute = &a->speed;
-    a->changes.n_compute = 1;
-    snprintf(a->option, sizeof a->option, "--compute %gx@%d", a->speed.speed, rank);
-    snprintf(a->delay, sizeof a->delay, "COMPUTE@%d=%.4g", rank, 1 / a->speed.speed);
+    SCRATCH int64_t *ns = mem_array(((size_t)g->n_ranks + g->n_servers + 1) * N_PASSES, sizeof *ns);
+    sum_computing(g, ns);
+    for (uint32_t r = 0, end; r < g->n_ranks; r = end) {
+        double share = usual_share(a, ns, r, N_PASSES);
+        int64_t all_ns = computing_of(ns, r, N_PASSES);
+        int first = g->ranks[r].rank;
+        bool alike = true;
+        end = r + 1;
+        if (!a->named[r] || share == 1)
+            continue;
+        for (uint32_t kind = 0; kind < N_PASSES; kind++)
+            alike &= (double)computing_of(ns, r, kind) < LEAST_APART * (double)all_ns ||
+                     fabs(usual_share(a, ns, r, kind) - share) < LEAST_APART;
+        while (alike && end < g->n_ranks && a->named[end] &&
+               g->ranks[end].rank == first + (int)(end - r) &&
+               fabs(usual_share(a, ns, end, N_PASSES) - share) < LEAST_APART)
+            end++;
+        const char *ranks = ranks_text(first, g->ranks[end - 1].rank, &arena);
+        for (uint32_t kind = alike ? N_PASSES : 0; kind < N_PASSES + (uint32_t)alike; kind++)
+            if (alike || usual_share(a, ns, r, kind) < 1 - LEAST_APART)
+                add_text(a->delay, sizeof a->delay, "%s@%s=%.4g", kinds[kind], ranks,
+                         usual_share(a, ns, r, kind));
+        if (a->changes.n_compute == MOST_SPEEDS)
+            continue;
+        struct dpro_compute_change *speed = &a->speeds[a->changes.n_compute++];
+        *speed = (struct dpro_compute_change){.first_rank = first,
+                                              .last_rank = g->ranks[end - 1].rank,
+                                              .speed = round(1000.0 / share) / 1000};
+        add_text(a->option, sizeof a->option, "--compute %gx@%s", speed->speed, ranks);
+    }
+    a->changes.compute = a->speeds;
 }
 
 static void ask_micro_batches(struct remedy_asked *a)
@@ -69,32 +126,74 @@ static void ask_even_stages(struct remedy_asked *a)
     const struct dpro_graph *g = a->d->g;
     const uint32_t *stage_of = a->d->pipeline.stage_of;
     double *of_stage, mean = stages_compute(a->d, true, &arena, &of_stage);
-    size_t len = 0;
-    for (uint32_t r = 0, end; r < g->n_ranks && len < sizeof a->delay; r = end) {
+    for (uint32_t r = 0, end; r < g->n_ranks; r = end) {
         end = RUN_END(k, r, (uint32_t)g->n_ranks, stage_of[k] == stage_of[r]);
         if (stage_of[r] != UINT32_MAX && of_stage[stage_of[r]] > 0)
-            len += (size_t)snprintf(a->delay + len, sizeof a->delay - len, "%sCOMPUTE@%d-%d=%.4g",
-                                    len > 0 ? " " : "", g->ranks[r].rank, g->ranks[end - 1].rank,
-                                    mean / of_stage[stage_of[r]]);
+            add_text(a->delay, sizeof a->delay, "COMPUTE@%s=%.4g",
+                     ranks_text(g->ranks[r].rank, g->ranks[end - 1].rank, &arena),
+                     mean / of_stage[stage_of[r]]);
     }
-    a->delay[len < sizeof a->delay ? len : 0] = '\0'; /* of too many ranges */
 }
 
-/* The link that the cause is on most is twice as fast. */
+/* What a rank's transfers of a name usually take; 0: it has none. */
+static double transfer_ns(const struct diagnosed *d, uint32_t rank, uint32_t name)
+{
+    const struct graph_rank *of = &d->g->ranks[rank];
+    double ns = 0, n = 0;
+    for (uint32_t op = of->first_op; op < of->first_op + of->n_ops; op++)
+        if (d->g->name[op] == name && is_timed(d, op)) {
+            ns += (double)d->g->dur_ns[op];
+            n++;
+        }
+    return n > 0 ? ns / n : 0;
+}
+
+/* Links are twice as fast; of a timeline of stages, which lists who sends and receives, those that
+ * the cause is on as fast as others. */
 static void ask_link(struct remedy_asked *a)
 {
-    int from, to;
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = a->d->g;
+    SCRATCH double *others = mem_array(g->n_ranks + (size_t)1, sizeof *others);
     snprintf(a->option, sizeof a->option, "--bandwidth 2x");
     a->changes.bandwidth_ratio = 2;
-    if (a->cause->n_parts > 0 &&
-        sscanf(a->cause->parts[0].what, "rank %d to rank %d", &from, &to) == 2)
-        snprintf(a->delay, sizeof a->delay, "*-send@%d=0.5 *-recv@%d=0.5", from, to);
+    SCRATCH bool *has = mem_array(g->names.n + (size_t)1, sizeof *has);
+    for (uint32_t op = 0; op < g->n_ops && g->of_stages; op++)
+        has[g->name[op]] |= is_timed(a->d, op) && a->named[g->rank[op]];
+    for (uint32_t name = 0; name < g->names.n; name++) {
+        uint32_t n_others = 0;
+        if (!has[name])
+            continue;
+        for (uint32_t r = 0; r < g->n_ranks; r++)
+            if (!a->named[r] && transfer_ns(a->d, r, name) > 0)
+                others[n_others++] = transfer_ns(a->d, r, name);
+        double usual = n_others > 0 ? select_double(others, n_others, (n_others - 1) / 2) : 0;
+        for (uint32_t r = 0, end; r < g->n_ranks; r = end) {
+            double own = transfer_ns(a->d, r, name);
+            end = RUN_END(k, r, (uint32_t)g->n_ranks,
+                          a->named[r] && a->named[k] && transfer_ns(a->d, k, name) > 1.2 * usual);
+            if (a->named[r] && usual > 0 && own > 1.2 * usual)
+                add_text(a->delay, sizeof a->delay, "%s@%s=%.4g", strtab_get(&g->names, name),
+                         ranks_text(g->ranks[r].rank, g->ranks[end - 1].rank, &arena), usual / own);
+        }
+    }
+}
+
+/* Workers of a timeline of stages do without gaps: all of them, or those that the cause is on. */
+static void ask_gaps(struct remedy_asked *a)
+{
+    const struct dpro_graph *g = a->d->g;
+    if (g->of_stages && a->cause->n_ranks >= g->n_ranks)
+        snprintf(a->delay, sizeof a->delay, "GAPS=0");
+    for (uint32_t r = 0; r < g->n_ranks && g->of_stages && a->cause->n_ranks < g->n_ranks; r++)
+        if (a->named[r])
+            add_text(a->delay, sizeof a->delay, "GAPS@%d=0", g->ranks[r].rank);
 }
 
 static const struct remedy {
     const char *cause, *option;
     struct dpro_changes changes;
-    const char *delay; /* of a job of which there is no model; NULL: none, or what `ask` says */
+    const char *delay; /* where no model answers; NULL: none, or what `ask` says */
     const char *lever; /* said behind the next step if this one surely wins; NULL: nothing */
     void (*ask)(struct remedy_asked *asked); /* NULL: the option says all */
 } remedies[] = {
@@ -102,6 +201,8 @@ static const struct remedy {
     {"slow_link", .changes = {.bandwidth_ratio = 2}, .ask = ask_link},
     {"uneven_stages", .ask = ask_even_stages},
     {"garbage_collection", .delay = "gc=0"},
+    {"input", .delay = "INPUT=0"},
+    {"python_gaps", .ask = ask_gaps},
     {"communication",
      "--bandwidth 2x",
      {.bandwidth_ratio = 2},
@@ -135,7 +236,7 @@ static void ask_remedy(struct remedy_asked *a, const struct remedy *remedy)
 
 static const struct dpro_estimate none = {0, 0}, not_asked = {NAN, 0};
 
-/* Of a job of which there is no model, such as a timeline of stages. */
+/* Of what no model answers, such as of a timeline of stages. */
 static struct dpro_estimate replay_answer_of(const struct remedy_asked *a, int threads)
 {
     int64_t before_ns = a->d->iteration_ns;
@@ -191,13 +292,18 @@ void command_find(struct dpro_cause *cause, const struct diagnosed *d,
     const struct dpro_model *model = options->model;
     const char *lever = NULL, *trace = quoted_path(options->trace ?: "TRACE", arena);
     uint32_t n_asked = 0;
+    SCRATCH bool *named = mem_array(d->g->n_ranks + (size_t)1, sizeof *named);
+    for (uint32_t r = 0; r < d->g->n_ranks; r++)
+        for (uint32_t i = 0; i < cause->n_ranks; i++)
+            named[r] |= d->g->ranks[r].rank == cause->ranks[i];
     for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++) {
-        struct remedy_asked asked = {.d = d, .cause = cause};
+        struct remedy_asked asked = {.d = d, .cause = cause, .named = named};
         if (strcmp(remedies[i].cause, cause->cause) != 0)
             continue;
         ask_remedy(&asked, &remedies[i]);
-        struct dpro_estimate gain =
-            model ? answer_of(&asked, model) : replay_answer_of(&asked, options->threads);
+        struct dpro_estimate gain = model ? answer_of(&asked, model) : not_asked;
+        bool replays = isnan(gain.value);
+        gain = replays ? replay_answer_of(&asked, options->threads) : gain;
         double sure_ns = gain.value - HALF_OF_95_PCT * gain.std; /* the surest one */
         double known_ns = (double)(cause->command_gain_ns - cause->command_half_ns);
         n_asked += !isnan(gain.value);
@@ -206,9 +312,9 @@ void command_find(struct dpro_cause *cause, const struct diagnosed *d,
         cause->command_gain_ns = llround(gain.value);
         cause->command_half_ns = llround(HALF_OF_95_PCT * gain.std);
         lever = sure_ns > 0 ? remedies[i].lever : NULL;
-        cause->command = model ? arena_format(arena, "dpro whatif %s %s", trace, asked.option)
-                               : arena_format(arena, "dpro replay %s", trace);
-        for (char *rest = asked.delay; !model && rest;)
+        cause->command = replays ? arena_format(arena, "dpro replay %s", trace)
+                                 : arena_format(arena, "dpro whatif %s %s", trace, asked.option);
+        for (char *rest = asked.delay; replays && rest;)
             cause->command = arena_format(arena, "%s --delay %s", cause->command,
                                           quoted_path(strsep(&rest, " "), arena));
     }

@@ -22,12 +22,14 @@ enum scope {
     SCOPE_GPU,
     SCOPE_KERNELS, /* computation on GPUs */
     SCOPE_THREADS, /* CPU threads with the gaps between their ops */
+    SCOPE_GAPS,    /* these alone, and those before communication */
     SCOPE_ALL
 };
 
 struct delay {
     bool adds;   /* add_ns counts, else ratio */
     bool gaps;   /* gaps before ops, too */
+    bool spares; /* the ops themselves */
     bool spread; /* add_ns once a rank, over all its ops, else on each op */
     double ratio;
     int64_t add_ns;
@@ -48,7 +50,7 @@ static int find_scope(const char *word)
         int scope;
     } words[] = {{"COMM", SCOPE_COMM}, {"COMPUTE", SCOPE_COMPUTE}, {"CPU", SCOPE_CPU},
                  {"GPU", SCOPE_GPU},   {"KERNELS", SCOPE_KERNELS}, {"THREADS", SCOPE_THREADS},
-                 {"ALL", SCOPE_ALL}};
+                 {"GAPS", SCOPE_GAPS}, {"ALL", SCOPE_ALL}};
     for (int kind = 0; kind < DPRO_OP_IN; kind++) /* those that take time */
         if (strcasecmp(word, dpro_op_kind_name((enum dpro_op_kind)kind)) == 0)
             return kind;
@@ -114,6 +116,8 @@ static bool in_scope(const struct dpro_graph *g, uint32_t op, int scope)
     case SCOPE_COMPUTE:
         return kind <= DPRO_OP_UPDATE;
     case SCOPE_CPU:
+    case SCOPE_GAPS:
+        return device_kind >= 0 && !on_gpu;
     case SCOPE_THREADS:
         return device_kind == DPRO_DEVICE_CPU_THREAD && !on_gpu;
     case SCOPE_GPU:
@@ -194,7 +198,7 @@ static void matches_nothing(const struct dpro_graph *g, const char *text, const 
     graph_suggest(g, t->name, names, sizeof names);
     fail_with(DPRO_EUSAGE,
               "delay '%s': '%s' is neither a kind (FW, BW, UPDATE, ..., COMM, COMPUTE, CPU, GPU, "
-              "KERNELS, THREADS, ALL) nor matches an op%s%s",
+              "KERNELS, THREADS, GAPS, ALL) nor matches an op%s%s",
               text, t->name, t->all_ranks ? "" : " on those ranks", names);
 }
 
@@ -208,7 +212,8 @@ static void parse_one(const struct dpro_graph *g, const char *text, const uint8_
     struct target target = {.name = arena_copy_string(arena, text, (size_t)(equals - text))};
     split_ranks(&target);
     target.scope = find_scope(target.name);
-    delay->gaps = target.scope == SCOPE_THREADS && !delay->adds;
+    delay->spares = target.scope == SCOPE_GAPS;
+    delay->gaps = delay->spares || (target.scope == SCOPE_THREADS && !delay->adds);
     delay->spread = delay->adds && target.scope != SCOPE_NONE;
     if (!*target.name)
         fail_with(DPRO_EUSAGE, MALFORMED, text);
@@ -297,7 +302,7 @@ static void delay_times(void *arg, bool gaps, int64_t *ns)
 {
     const struct delays *delays = arg;
     EACH_OF (const struct delay, delay, delays->all, delays->n)
-        if (!gaps || delay->gaps)
+        if (gaps ? delay->gaps : !delay->spares)
             graph_apply(delay, delays->graph, ns);
 }
 

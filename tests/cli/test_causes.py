@@ -430,7 +430,14 @@ class Causes(Case):
         self.assertNotIn("slow_rank", causes)
 
     def test_ranks_that_have_as_much_of_a_cause_are_all_named(self):
-        self.assertEqual(self.diagnose(**WAITS, before_forward=pause(8_000.0, LOADER))[1]["input"]["ranks"], [0, 1, 2, 3])
+        causes = self.diagnose(**WAITS, before_forward=pause(8_000.0, LOADER))[1]
+        self.assertEqual(causes["input"]["ranks"], [0, 1, 2, 3])
+        self.assertRegex(causes["input"]["command"], r"^dpro replay \S+ --delay INPUT=0$")
+        fair_ms = self.diagnose(**WAITS)[0]
+        slow_ms, causes = self.diagnose(**WAITS, factor=lambda rank, op: {1: 1.5, 3: 1.25}.get(rank.rank, 1))
+        cause = causes["slow_rank"]
+        self.assertRegex(cause["command"], r"^dpro whatif \S+ --compute 1\.[45]\d*x@1 --compute 1\.2\d*x@3$")
+        self.assertAlmostEqual(cause["command_gain_ms"], slow_ms - fair_ms, delta=0.1 * (slow_ms - fair_ms))
 
     def test_a_gap_before_a_cpu_communicates_is_a_gap(self):
         causes, cost_ms = self.diagnose_cpu(op_gap=2000)

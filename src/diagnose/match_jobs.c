@@ -60,14 +60,34 @@ static struct sequence *sequence_for(sequences *all, const struct dpro_graph *g,
     return &all->at[all->n - 1];
 }
 
+/* Whether what a thread does is the rest of an op that it called another one from: ops of one name
+ * that only others without a gap are between. Else the rest of one would match a whole other. */
+static bool is_rest(const struct dpro_graph *g, const struct sequence *s, uint32_t op)
+{
+    enum { MOST = 64 };
+    int64_t start_ns = g->seen_start_ns ? g->seen_start_ns[op] : 0;
+    if (s->kind != DPRO_DEVICE_CPU_THREAD || !g->seen_start_ns || !g->seen_dur_ns)
+        return false;
+    for (size_t i = s->ops.n; i-- > 0 && s->ops.n - i <= MOST;) {
+        uint32_t before = s->ops.at[i];
+        if (g->seen_dur_ns[before] <= 0 ||
+            g->seen_start_ns[before] + g->seen_dur_ns[before] != start_ns)
+            return false;
+        if (g->name[before] == g->name[op])
+            return i + 1 < s->ops.n;
+        start_ns = g->seen_start_ns[before];
+    }
+    return false;
+}
+
 static void find_sequences(const struct matching *m, int side, const struct graph_rank *rank,
                            sequences *all)
 {
     const struct dpro_graph *g = m->match->jobs[side];
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++) {
         struct sequence *s = sequence_for(all, g, g->device[op]);
+        array_push(&s->keys, key_of(m, side, op) + is_rest(g, s, op));
         array_push(&s->ops, op);
-        array_push(&s->keys, key_of(m, side, op));
     }
 }
 
@@ -141,6 +161,36 @@ static void match_ranks(struct matching *m, const struct graph_rank *a, const st
     FREE_ALL(&of_a, &of_b);
 }
 
+static uint32_t next_kernel(const struct job_match *match, int side, uint32_t op, uint32_t *edge)
+{
+    const struct dpro_graph *g = match->jobs[side];
+    for (; *edge < g->row[op + 1]; (*edge)++) {
+        uint32_t to = g->succ[*edge];
+        if ((g->flags[to] & GRAPH_OP_GPU) && match->other[side][to] == DPRO_NO_OP &&
+            g->kind[to] != DPRO_OP_COLLECTIVE)
+            return g->succ[(*edge)++];
+    }
+    return DPRO_NO_OP;
+}
+
+/* Kernels that are called otherwise, as by another version of a library, but launched by the same.
+ */
+static void match_launched(struct job_match *match)
+{
+    for (uint32_t op = 0; op < match->jobs[0]->n_ops; op++) {
+        uint32_t other = match->other[0][op];
+        if (other == DPRO_NO_OP || (match->jobs[0]->flags[op] & GRAPH_OP_GPU))
+            continue;
+        uint32_t edges[2] = {match->jobs[0]->row[op], match->jobs[1]->row[other]}, x, y;
+        while ((x = next_kernel(match, 0, op, &edges[0])) != DPRO_NO_OP &&
+               (y = next_kernel(match, 1, other, &edges[1])) != DPRO_NO_OP) {
+            match->other[0][x] = y;
+            match->other[1][y] = x;
+            match->n_matched++;
+        }
+    }
+}
+
 struct job_match match_jobs(const struct dpro_graph *a, const struct dpro_graph *b,
                             struct arena *arena)
 {
@@ -158,6 +208,7 @@ struct job_match match_jobs(const struct dpro_graph *a, const struct dpro_graph 
         EACH_OF (const struct graph_rank, y, b->ranks, b->n_ranks + b->n_servers)
             if (x->rank == y->rank)
                 match_ranks(&m, x, y);
+    match_launched(&match);
     FREE_ALL(&m.sizes[0], &m.sizes[1]);
     return match;
 }

@@ -1,9 +1,12 @@
 """dpro diagnose --against: why one trace of a job is slower than another, by pairs whose difference is known."""
 import glob
+import gzip
+import json
 import os
 import unittest
 
 import gpu_job
+from cpu_job import CpuJob
 from stage_job import StageJob
 from support import BUNDLED, DONE, INPUT, Case, dpro
 
@@ -64,6 +67,23 @@ class Against(Case):
         back = self.against(self.path("b"), self.path("a"))
         self.assertEqual(back["causes"][0]["cause"], "recomputation")
         self.assertAlmostEqual(back["causes"][0]["blame_ms"], -true, delta=0.15 * true)
+
+    def test_kernels_that_another_library_calls_otherwise_are_those_that_the_same_ops_launch(self):
+        bound = {"cpu_us": 14.0, "kernel_us": 200.0}
+        (good, before), (bad, after) = self.put("a", **bound), self.put("b", **{**bound, "kernel_us": 260.0})
+        for path in glob.glob(os.path.join(bad, "*")):
+            with gzip.open(path, "rt") as file:
+                text = file.read()
+            self.write(path, json.loads(text.replace('"conv_', '"cutlass_').replace('"update_', '"foreach_')))
+        facts = self.against(good, bad)
+        causes = {cause["cause"]: cause["blame_ms"] for cause in facts["causes"]}
+        self.assertAlmostEqual(causes["forward"] + causes["backward"] + causes["update"], after - before, delta=0.1 * (after - before))
+
+    def test_the_rest_of_an_op_that_asks_for_a_bucket_is_no_whole_one(self):
+        paths = [CpuJob(layers=6, buckets=n, transfer=13_500 / n).write(self, str(n)) for n in (3, 6)]
+        facts = self.against(*paths)
+        for cause in facts["causes"]:
+            self.assertLess(abs(cause["blame_ms"]), 0.02 * facts["b_ms"], cause["cause"])
 
     def test_a_wait_for_the_gpu_more_is_one(self):
         _, causes, true = self.blames({"cpu_us": 90.0}, {"cpu_us": 90.0, "within": lambda rank, number: rank.wait_for_gpu()})

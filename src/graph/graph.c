@@ -217,7 +217,7 @@ struct dpro_pace dpro_graph_pace(const struct dpro_graph *g)
 
 struct dpro_steps dpro_graph_steps(const struct dpro_graph *g)
 {
-    return g->steps.found_by ? g->steps : (struct dpro_steps){0, "nothing", ""};
+    return g->steps.found_by ? g->steps : (struct dpro_steps){.found_by = "nothing", .name = ""};
 }
 
 size_t dpro_graph_n_left_out(const struct dpro_graph *g)

@@ -14,6 +14,7 @@ enum whose {
     ONE_RANK,
     ONE_CALL,   /* of a recording that may hold the first ones */
     SOME_RANKS, /* others were not recorded */
+    RECURS,     /* in every so many iterations */
     SERVED,     /* by parameter servers; and dpro can change how, as in what follows */
     BUCKETED,
     SHARDED,
@@ -42,6 +43,9 @@ static const struct next_step {
     {"slow_iterations", NO_CPU,
      "Record what CPUs do, too (ProfilerActivity.CPU): nothing else tells why GPUs wait in these "
      "iterations (%s)."},
+    {"slow_iterations", RECURS,
+     "Find out whether that is needed as often; it is part of the job, so its iterations belong "
+     "to the mean. Most of it: %s."},
     {"slow_iterations", ANY,
      "Find out what takes longer in these iterations (%s), or leave them out "
      "(--steps) if the job was warming up."},
@@ -179,6 +183,7 @@ void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_ca
         [ONE_CALL] = d->g->single_iteration && cause->n_evidence > 0 &&
                      cause->evidence[0].ns > cause->blame_ns / 2,
         [SOME_RANKS] = d->g->n_ranks < d->g->world_size,
+        [RECURS] = strstr(part, ", every ") != NULL,
         [SERVED] = changes && serves,
         [BUCKETED] = changes,
         [SHARDED] = dpro_graph_is_sharded(d->g),

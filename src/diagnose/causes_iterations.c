@@ -186,7 +186,8 @@ static uint32_t reason_of(const struct diagnosed *d, struct cause_found *found, 
     if (asked ? !kind || strcmp(kind->what, asked) != 0 : !kind && g->lacks_gpu)
         return UINT32_MAX;
     if (!most)
-        return found_part(found, 1, "other ops and communication%s", again);
+        return found_part(found, 1, "other ops%s%s",
+                          d->g->n_collectives > 0 ? " and communication" : "", again);
     if (kind)
         return found_part(found, map_text_key(kind->what), "%s%s", kind->what, again);
     const char *name = strtab_get(&g->names, most->name);

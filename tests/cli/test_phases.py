@@ -287,15 +287,20 @@ class Unmarked(Case):
         def learns(i):
             for _ in range(10):
                 self.call("aten::linear", 1000)
-            for _ in range(4):
+            for k in range(4):
                 self.train()
+                self.call("aten::norm", 400 * ((4 * i + k) * 37 % 11))
                 self.update(True)
 
-        facts = self.assert_iterations(self.make(learns, 6), 24, 34 + 10 / 4)
+        folder = self.make(learns, 6)
+        facts = self.assert_iterations(folder, 24, 34 + 2 + 10 / 4)
         self.assertEqual(facts["steps"]["updates"], 1)
         self.assertEqual([row["iteration"] for row in facts["slow_iterations"]["iterations"]], list(range(0, 24, 4)))
         self.assertEqual(facts["slow_iterations"]["every"], 4)
         self.assertIn("24 of them, each with 1 update;", " ".join(facts["warnings"]))
+        cause = next(cause for cause in self.assert_json("diagnose", folder)["causes"] if cause["cause"] == "slow_iterations")
+        self.assertEqual(cause["parts"][0]["what"], "aten::linear, every 4 iterations")
+        self.assertNotIn("warming up", cause["next_step"])
 
     def test_an_evaluation_joins_no_steps_that_are_updated_by_hand(self):
         """Into parameters, or as functions of the old ones; where all passes are updated, nothing is accumulated."""

@@ -231,9 +231,12 @@ void slow_steps_find(struct rank_build *rank)
     SCRATCH_ARENA struct arena scratch = {0};
     uint32_t n = rank->n_samples;
     int64_t *ns = arena_array(&scratch, n + (size_t)1, sizeof *ns);
-    for (uint32_t s = 0; s < n; s++)
+    int64_t *number = arena_array(&scratch, n + (size_t)1, sizeof *number);
+    for (uint32_t s = 0; s < n; s++) {
         ns[s] = build_step_ns(rank, rank->sample_step[s]);
-    int64_t usual_most = stats_usual_most_i64(ns, n);
+        number[s] = rank->steps.at[rank->sample_step[s]].number;
+    }
+    int64_t usual_most = stats_slow_ones(ns, number, n).usual_most;
     if (usual_most < INT64_MAX) {
         struct sample_window *windows = arena_array(&scratch, n, sizeof *windows);
         struct key_times times = {.kernels_ns = arena_array(&scratch, n, sizeof(int64_t)),

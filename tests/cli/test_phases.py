@@ -261,7 +261,8 @@ class Unmarked(Case):
                     self.call(op, 1000)
                 self.now += 2000 if i == 0 else 0
 
-            self.assert_iterations(self.make(calls, 10), 1, 10 * len(ops) + 2, "nothing")
+            facts = self.assert_iterations(self.make(calls, 10), 1, 10 * len(ops) + 2, "nothing")
+            self.assertIn("recording (inference, or a forward pass alone", " ".join(facts["warnings"]))
 
     def test_an_iteration_that_does_less_than_half_of_the_others_is_one(self):
         """As L-BFGS has them once it is near its goal."""

@@ -430,6 +430,18 @@ static void warn_servers(struct assembly *a)
              servers->n_untimed);
 }
 
+/* Whether what was recorded only infers: of a GPU alone nothing tells. */
+static bool only_forward(const struct dpro_graph *g)
+{
+    bool forward = false;
+    for (uint32_t op = 0; op < g->n_ops; op++) {
+        forward |= g->phase[op] == DPRO_OP_FW;
+        if (g->phase[op] == DPRO_OP_BW || g->phase[op] == DPRO_OP_UPDATE)
+            return false;
+    }
+    return forward && !g->hides_phases;
+}
+
 /* What iterations were found by, unless the framework marks them. */
 static void warn_found(struct assembly *a)
 {
@@ -445,8 +457,11 @@ static void warn_found(struct assembly *a)
     char by[400], each[60] = "";
     if (source == STEPS_NONE)
         WARN(a,
-             "no marks of steps, and nothing else tells iterations apart: the whole recording is "
+             "no marks of steps, and nothing else tells iterations apart: the whole recording%s is "
              "replayed as one iteration; %s",
+             only_forward(a->graph)
+                 ? " (inference, or a forward pass alone: it has no backward pass)"
+                 : "",
              mark_advice(a));
     else if (source == STEPS_MARKED && a->options->step_mark)
         WARN(a, "iterations are the ranges that --step-mark names ('%s'), %u of them", steps.name,

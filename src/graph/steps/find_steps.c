@@ -1,9 +1,9 @@
 /* Where iterations begin and end. The first of these that the trace has: the steps of a TensorFlow
  * session; marks, ProfilerStep#N or those that --step-mark names; the steps that dpro's recorder
- * timed; the optimizer's steps; calls of an executor; ranges of the user that repeat; ops that
- * update weights; passes forward and back, or a DataLoader's calls if they hold no fewer of them;
- * the period of the main thread's sequence of outermost ops. Where in doubt, all there is is one
- * iteration. */
+ * timed; the optimizer's steps; calls of an executor; a range of the user that is nearly all of
+ * each iteration; ops that update weights; ranges that repeat; passes forward and back, or a
+ * DataLoader's calls if they hold no fewer of them; the period of the main thread's sequence of
+ * outermost ops. Where in doubt, all there is is one iteration. */
 
 #include "graph/steps/training.h"
 

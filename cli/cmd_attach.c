@@ -105,16 +105,16 @@ static int run(const void *given, const struct opt_list *args)
     if (rc < 0)
         return cmd_fail(&err);
     if (result.n_pending > 0)
-        cmd_say("%zu of %zu processes have not written their traces yet: they will lie in %s as "
-                "they are",
+        cmd_say("%zu of %zu processes have not written their traces yet; their files will come "
+                "into %s as PyTorch writes them",
                 result.n_pending, result.n_processes, output);
     if (result.n_ranks == 0)
         return CMD_INPUT;
     if (values->common.quiet)
         return CMD_DONE;
     if ((size_t)result.world_size > result.n_ranks)
-        cmd_say("recorded %zu of %d ranks; the others' nodes must be attached to at the same time, "
-                "and the folders be copied into one",
+        cmd_say("recorded %zu of %d ranks; run 'dpro attach' on the other nodes at the same time, "
+                "and copy the folders into one",
                 result.n_ranks, result.world_size);
     else
         cmd_say("recorded %zu rank%s", result.n_ranks, result.n_ranks > 1 ? "s" : "");

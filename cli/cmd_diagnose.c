@@ -106,7 +106,8 @@ static bool value_of(const void *of, const char *name, double *ms, double *pct)
         sum += ns;
     }
     for (size_t i = 0; told && i < n_untold; i++)
-        cmd_say("--fail-on: this recording can't tell %s, so %s goes without it", untold[i], name);
+        cmd_say("--fail-on: this recording can't tell %s, so the sum %s leaves it out", untold[i],
+                name);
     if (strcmp(name, "lost") == 0) {
         sum = view->explained_ns - view->ideal_ns;
         told = true;
@@ -229,7 +230,7 @@ static int run(const void *given, const struct opt_list *paths)
     if (values->fail_on != NULL)
         code = gate_parse(values->fail_on, names);
     if (values->junit != NULL && values->fail_on == NULL) {
-        cmd_say("--junit has a test case for each threshold: say which by --fail-on");
+        cmd_say("--junit writes a test case for each threshold: give thresholds by --fail-on");
         code = CMD_USAGE;
     }
     bool saved = values->against != NULL && is_saved(values->against);

@@ -191,8 +191,7 @@ static const char *find_contradiction(const struct values *values, int n_asked, 
                "--graphml FILE, --chakra DIR, --perfetto FILE, --net-csv and --list; see 'dpro "
                "help export'";
     if (values->output && !values->net_csv)
-        return "-o is where --net-csv writes; the others name their own place, and --list writes "
-               "none";
+        return "-o is for --net-csv only: leave it out";
     if (values->ranks.n > 0 && !values->to[GRAPHML])
         return "--ranks chooses what --graphml writes; leave it out";
     if (values->common.job.shown && !values->to[GRAPHML] && !values->to[PERFETTO])

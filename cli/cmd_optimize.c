@@ -173,8 +173,8 @@ static int report(const struct values *values, const struct dpro_optimize_report
         if (dpro_optimize_plan(results, &err) < 0)
             return cmd_fail(&err);
         if (!values->common.quiet && !dpro_optimize_is_for_job(results))
-            cmd_say("wrote a recommendation to %s: optimize.html and optimize.json; no plan can do "
-                    "what it says, the script has to",
+            cmd_say("wrote a recommendation to %s (optimize.html, optimize.json): no plan can make "
+                    "these changes, make them in the script",
                     results->plan);
         else if (!values->common.quiet)
             cmd_say("wrote a plan to %s%s; optimize.html in it shows the search", results->plan,

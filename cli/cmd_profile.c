@@ -295,8 +295,8 @@ static void tell_recorded(const struct told *told, const char *trace, const stru
                 sum->world_size, steps, more);
         cmd_say("rank %d recorded nothing: %s", missing->rank, why);
     } else {
-        cmd_say("recorded rank%s %s of %d: %s%s; the other ranks' nodes must record, too, and the "
-                "folders be copied into one",
+        cmd_say("recorded rank%s %s of %d: %s%s; run 'dpro profile' on the other ranks' nodes, "
+                "too, and copy the folders into one",
                 sum->n_ranks > 1 ? "s" : "", ranks, sum->world_size, steps, more);
     }
     if (sum->attempt > 0)
@@ -362,8 +362,9 @@ static int use_plan(const char *path, const struct dpro_plan_summary *plan)
 {
     const char *n_servers = getenv("DMLC_NUM_SERVER"); /* MXNet's and BytePS's */
     if (plan->n_servers > 0 && n_servers != NULL && strtoul(n_servers, NULL, 10) != plan->n_servers)
-        cmd_say("%s: the plan is for %u parameter servers, and DMLC_NUM_SERVER is %.20s: it won't "
-                "bring what it says; start the job with %u, or 'dpro optimize --servers %.20s'",
+        cmd_say("%s: the plan is for %u parameter servers, but DMLC_NUM_SERVER is %.20s, so its "
+                "promise does not hold; start the job with %u, or make a plan by 'dpro optimize "
+                "--servers %.20s'",
                 path, plan->n_servers, n_servers, plan->n_servers, n_servers);
     return launch_set_plan(path, plan->stack, true);
 }

@@ -128,12 +128,12 @@ static int run(const void *given, const struct opt_list *paths)
     struct dpro_job *job;
     struct dpro_error err = {.code = 0};
     if (values->fail_on.is_set && values->delays.n > 0) {
-        cmd_say("--fail-on compares with what was measured, which --delay changes: give one of "
-                "them");
+        cmd_say("--fail-on compares the replay with the measured iterations, and --delay changes "
+                "the replay: give one of them");
         return CMD_USAGE;
     }
     if (options.seed != 0 && options.samples == 0) {
-        cmd_say("--seed is of the iterations that --samples draws: say how many, or leave it out");
+        cmd_say("--seed needs --samples: say how many iterations to draw, or leave --seed out");
         return CMD_USAGE;
     }
     options.size = sizeof options;

@@ -210,12 +210,12 @@ static int run(const void *given, const struct opt_list *args)
     if (values->output == NULL || args->items[0][0] == '\0')
         return cmd_needs(&cmd_tune);
     if (values->tries.n > 0 && !values->restarts) {
-        cmd_say("--try names variables that a job is started with: add --restart");
+        cmd_say("--try sets variables with which the job is started: add --restart");
         return CMD_USAGE;
     }
     if (values->restarts && (values->allow || values->iterations || values->n_finalists > 0)) {
-        cmd_say("--allow, --iterations and --finalists are of a job that is recorded: leave them "
-                "out, or --restart");
+        cmd_say("--restart records nothing: leave out --allow, --iterations and --finalists, or "
+                "--restart");
         return CMD_USAGE;
     }
     code = launch_check(args);

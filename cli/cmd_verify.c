@@ -284,7 +284,7 @@ static int list_strategies(const struct values *values, const struct dpro_plan_s
         for (size_t s = 0; s < *n; s++)
             if (*n == MOST_STRATEGIES || strcmp(strategies[s].name, item) == 0) {
                 cmd_say("--against %s: %s", item,
-                        *n == MOST_STRATEGIES ? "too many of them" : "it is there already");
+                        *n == MOST_STRATEGIES ? "too many of them" : "it is given twice");
                 return CMD_USAGE;
             }
         strategies[(*n)++] = (struct strategy){item, item[0] == 'p' ? strchr(item, '=') + 1 : NULL};
@@ -362,8 +362,8 @@ static int verify_in_runs(const struct values *values, const struct opt_list *ar
     char **paths;
     int code = list_strategies(values, plan, strategies, &n);
     if (code == 0 && values->settle != NULL) {
-        cmd_say("--settle is for turns that are steps: here each turn is a run of the job, whose "
-                "first steps --warmup leaves out");
+        cmd_say("--settle is for turns within one run, but here each turn is a run of its own: "
+                "--warmup leaves out its first steps");
         code = CMD_USAGE;
     }
     if (code != 0)
@@ -445,8 +445,8 @@ static int verify(const struct values *values, const struct opt_list *args)
     if (dpro_plan_read(values->plan, &plan, &err) < 0)
         return cmd_fail(&err);
     if (strcmp(plan.stack, "byteps") == 0) {
-        cmd_say("%s: the plan is for BytePS, and no process can say whether its job took it: "
-                "record the job with 'dpro profile --plan' and 'dpro compare' both recordings",
+        cmd_say("%s: a plan for BytePS can't be verified, as no process tells whether the job uses "
+                "it: record the job with 'dpro profile --plan' and 'dpro compare' both recordings",
                 values->plan);
         return CMD_INPUT;
     }

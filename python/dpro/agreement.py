@@ -81,7 +81,7 @@ def store_of_all():
     return Store() if world_size() == 1 else TorchStore(sys.modules["torch.distributed"].group.WORLD)
 
 
-OTHER = "it is not given the same as rank 0"
+OTHER = "its plan or its options differ from those of rank 0"
 
 
 def ask(store, subject, digest, problem, other=OTHER):

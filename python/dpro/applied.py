@@ -34,7 +34,7 @@ def read_for(stack, path):
     """Likewise, of a plan for that stack."""
     plan, problem = read(os.fspath(path))
     if plan is not None and plan.stack != stack:
-        return None, "it is for %s, and this job's gradients go by %s" % (plans.STACKS[plan.stack], plans.STACKS[stack])
+        return None, "it is for %s, but this job sends its gradients by %s" % (plans.STACKS[plan.stack], plans.STACKS[stack])
     return plan, problem
 
 

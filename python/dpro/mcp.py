@@ -134,7 +134,7 @@ class Server:
         asked = {key: answer[key] for key in ["schema", *(keys or answer)]}
         sizes = {key: len(json.dumps(value)) for key, value in asked.items()}
         if sum(sizes.values()) > _MOST_BYTES:
-            raise Error("the answer has %.1f MB; ask for other keys of it, without the largest, which are %s; rows of tables are parted" %
+            raise Error("the answer has %.1f MB; ask for other keys of it, without the largest, which are %s; ask for a table in parts" %
                         (sum(sizes.values()) / 1e6, ", ".join("%s (%.1f MB)" % (key, sizes[key] / 1e6)
                                                               for key in sorted(sizes, key=sizes.get)[:-4:-1])))
         return asked

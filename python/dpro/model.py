@@ -98,7 +98,7 @@ def describe(module):
     try:
         _describe_parallel(module, inside, entry)
     except Exception as problem:
-        say("model", "what of %s is communicated can't be described: %s" % (entry["name"], first_line(problem)))
+        say("model", "the communication of %s can't be described: %s" % (entry["name"], first_line(problem)))
     return entry
 
 

@@ -135,7 +135,7 @@ def match(planned, here):
         rivals = [other for other in planned if other not in number_of and other != name
                   and best and _n_common(other, here[best[0]]) >= most]
         if len(best) != 1 or rivals or most == 0:
-            return None, "it is for another model: which gradient here is its %s can't be told" % name
+            return None, "it is for another model: no gradient here is surely its %s" % name
         number_of[name] = best[0]
     if len(set(number_of.values())) != len(here):
         return None, "it is for another model: it has %d gradients, here are %d" % (len(planned), len(here))

@@ -122,7 +122,7 @@ class SessionWindow(ProfilerWindow):
         if not missing:
             super().start()
             return
-        say("servers", "no profile of %s: TensorFlow is asked of every step instead, which makes the recorded ones longer; "
+        say("servers", "no profile of %s: TensorFlow traces every step instead, which makes recorded steps longer; "
             "start its command with dpro profile, with a trace directory that all share" % ", ".join(sorted(missing)),
             self._ours.session.folder.rank)
 

@@ -123,7 +123,7 @@ class Tuning(Session):
         if text is not None:
             self._hear(json.loads(text))
         elif time.monotonic() > self._until:
-            self._as_it_was("rank 0 told nothing of the search")
+            self._as_it_was("rank 0 sent no result of the search")
 
     def _hear(self, told):
         self._told = told

@@ -127,8 +127,8 @@ static const struct next_step {
     {"communication", ANY,
      "Hide or shrink communication. Most of it is %s. 'dpro optimize' can't change it here: %s."},
     {"contention", ANY,
-     "Send fewer bytes (compression, larger batches), or leave communication cores or "
-     "multiprocessors of its own; it is felt most %s."},
+     "Send fewer bytes (compression, larger batches), or give communication its own cores or "
+     "multiprocessors. Most of it is felt %s."},
 };
 
 /* The largest part; of ranks, with those that have nearly as much. */

@@ -407,9 +407,9 @@ void find_contention(const struct diagnosed *d, struct cause_found *found)
     else if (byte_ns > 0)
         found->needs = arena_format(
             found->arena,
-            "Computing may lose %.1f +- %.1f ns for each byte on the link, which what-ifs reckon "
-            "with: record a job in which the same modules compute both beside communication and "
-            "without it, in batches of one length.",
+            "Computing may lose %.1f +- %.1f ns for each byte on the link, which is too unsure to "
+            "be blamed (what-ifs include it). Record batches of one length, in which the same "
+            "modules compute both with and without communication beside them.",
             byte_ns, half);
 }
 

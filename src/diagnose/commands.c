@@ -325,8 +325,8 @@ void command_find(struct dpro_cause *cause, const struct diagnosed *d,
     if (n_asked == 2 && cause->command_gain_ns > cause->alone_ns &&
         lost_ns.value <= HALF_OF_95_PCT * lost_ns.std) {
         cause->command_half_ns = MAX(cause->command_half_ns, cause->command_gain_ns);
-        lever = "The what-if below also reckons with time that computing may lose beside it, which "
-                "this recording does not show.";
+        lever = "The what-if below also includes time that computing may lose beside "
+                "communication, which this recording does not show.";
     }
     if (!cause->command && strcmp(cause->cause, "communication") == 0 && n_asked == 2)
         lever = "Neither links of twice the rate nor half the latency win 2 %: look at when ranks "

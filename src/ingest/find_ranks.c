@@ -203,8 +203,8 @@ static void number_processes(struct trace_build *build)
     }
     if (rank > 0)
         build_warn(build,
-                   "%s: the files' names have process ids and no ranks; ranks 0 to %d are given in "
-                   "the order of the names (tell others with --rank-regex)",
+                   "%s: the files' names have process ids and no ranks; ranks 0 to %d are numbered "
+                   "in the order of the names (--rank-regex overrules that)",
                    named.at[0]->path, rank);
 }
 
@@ -257,8 +257,8 @@ static void number_windows(struct trace_build *build)
     }
     if (rank > 0)
         build_warn(build,
-                   "%s: files of one process are its windows, whatever their numbers; ranks 0 to "
-                   "%d are given in the order of process ids (tell others with --rank-regex)",
+                   "%s: the files of one process count as its windows, not as ranks; ranks 0 to %d "
+                   "are numbered in the order of process ids (--rank-regex overrules that)",
                    files.at[0]->path, rank);
 }
 

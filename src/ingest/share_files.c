@@ -440,12 +440,11 @@ static void forget_others(struct trace_build *build)
         if (is_here)
             continue;
         source->named = true; /* what is left without it is another job */
-        source->rc =
-            dpro_error_set(&source->err, DPRO_EIO,
-                           "%s: the first process does not see it, and has to read all, as "
-                           "the trace holds logs or profiles that are looked at together; "
-                           "copy the trace to one machine, or leave those out",
-                           source->path);
+        source->rc = dpro_error_set(&source->err, DPRO_EIO,
+                                    "%s: the first process does not see this file, but has to read "
+                                    "all files, because the trace holds logs or profiles that need "
+                                    "each other; copy the trace to one machine, or leave those out",
+                                    source->path);
     }
 }
 

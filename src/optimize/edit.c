@@ -86,7 +86,7 @@ const char *edit_apply(const struct dpro_model *model, struct dpro_strategy *s,
     if (edit_is_of_buckets(e) && e->kind != DPRO_EDIT_COMPRESS && at >= s->n_buckets)
         return "there is no such bucket";
     if (!edit_is_within(&model->capabilities, e))
-        return "what carries the job's gradients can't be given that";
+        return "the job's stack can't be given that";
     if ((e->kind == DPRO_EDIT_RECOMPUTE || e->kind == DPRO_EDIT_COMPUTE) && at >= model->n_modules)
         return "there is no such module";
     switch (e->kind) {

@@ -110,8 +110,7 @@ static void report_compressions(const struct dpro_model *model,
 {
     for (int c = DPRO_COMPRESSION_FP16; c <= DPRO_COMPRESSION_BF16; c++)
         if (options->compressions & ~model->capabilities.compressions & 1u << c)
-            log_line(&options->sink, DPRO_LOG_WARN,
-                     "%s is not tried: what carries the job's gradients can't do it",
+            log_line(&options->sink, DPRO_LOG_WARN, "%s is not tried: the job's stack can't do it",
                      dpro_compression_name((enum dpro_compression)c));
 }
 
@@ -129,8 +128,8 @@ static void report_idle(const struct dpro_model *model, const struct dpro_optimi
                                  : "--no-symmetry");
     else if (chooses && !of_programs && model->n_tensors > 0 && placement_is_all(model))
         log_line(&o->sink, DPRO_LOG_WARN,
-                 "--algorithm changes nothing: this job can only be told where its tensors go, and "
-                 "all of that is tried");
+                 "--algorithm changes nothing: only the places of this job's tensors can be "
+                 "chosen, which needs no algorithm");
     else if (o->algorithm == DPRO_ALGORITHM_DP && !of_programs && model->n_tensors > 0 &&
              !model->capabilities.together)
         log_line(&o->sink, DPRO_LOG_WARN,

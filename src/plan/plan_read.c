@@ -180,7 +180,7 @@ static void read_schema(struct json_reader *r, void *out, size_t offset UNUSED)
     const char *text = strtab_get(r->strings, json_read_text(r));
     ((struct plan_file *)out)->has_schema = true;
     if (strncmp(text, "dpro.plan/", 10) != 0)
-        json_refuse(r, "is '%.80s': no plan, which is one of dpro.plan/1 to dpro.plan/5", text);
+        json_refuse(r, "is '%.80s', not a plan's (dpro.plan/1 to dpro.plan/5)", text);
     else if (text[10] < '1' || text[10] > '5' || text[11] != '\0')
         json_refuse(r,
                     "is '%.80s', of another version of dpro: this one reads dpro.plan/1 to "
@@ -223,7 +223,7 @@ static void read_input(struct plan_file *plan, struct input *in)
     else
         json_stop(&js, c < 0 ? JSON_ENDED : JSON_BAD);
     if (c == '{' && !plan->has_schema)
-        json_refuse(&r, "no plan: its schema is none of dpro.plan/1 to dpro.plan/5");
+        json_refuse(&r, "not a plan: its schema is none of dpro.plan/1 to dpro.plan/5");
     plan->uncertainty_pct = plan->uncertainty_pct > 0 ? plan->uncertainty_pct : 0;
     fail_on(json_reader_result(&r, "not a list of buckets, nor a plan"), &why);
     json_fini(&js);

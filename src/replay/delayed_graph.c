@@ -94,7 +94,7 @@ static void parse_amount(const char *text, const char *value, struct delay *dela
         !isfinite(amount))
         fail_with(DPRO_EUSAGE, MALFORMED, text);
     if (amount > MOST)
-        fail_with(DPRO_EUSAGE, "delay '%s': more than %d %s is not believable; " FORMS, text, MOST,
+        fail_with(DPRO_EUSAGE, "delay '%s': at most %d %s can be asked for; " FORMS, text, MOST,
                   delay->adds ? "ms" : "times");
     if (delay->adds)
         delay->add_ns = llround(amount * 1e6);

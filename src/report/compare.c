@@ -104,8 +104,8 @@ static void find_warnings(struct comparison *c)
     bool a_bare = a->facts.memory.n_bare > 0, b_bare = b->facts.memory.n_bare > 0;
     if (memory_highest(&a->facts) && memory_highest(&b->facts) && a_bare != b_bare)
         snprintf(c->bare, sizeof c->bare,
-                 "what was there before the profile began, such as parameters, is in the memory of "
-                 "%s only: their peaks can't be compared",
+                 "only the memory of %s includes what was there before the profile began, such as "
+                 "parameters: their peaks can't be compared",
                  a_bare ? "B" : "A");
     for (int i = 0; i < 2; i++) {
         c->warnings[i] = c->sides[i].facts.warnings;

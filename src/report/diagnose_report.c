@@ -125,12 +125,12 @@ static void say_verdict(struct diagnosis_facts *d)
     bool opens = differs && llabs(rest) > lost; /* it is more than all causes */
     uint32_t n = 0;
     if (opens)
-        words_add(
-            &d->verdict, "",
-            "without dpro the job takes %s ms %s than the replay, which is more than all that "
-            "causes explain%s; ",
-            SHOWN(d, llabs(rest)), rest < 0 ? "less" : "more",
-            d->r->job.ns < d->view->ideal_ns ? ", so that even the replay's ideal is longer" : "");
+        words_add(&d->verdict, "",
+                  "without dpro the job takes %s ms %s than the replay, more than all causes "
+                  "together%s; ",
+                  SHOWN(d, llabs(rest)), rest < 0 ? "less" : "more",
+                  d->r->job.ns < d->view->ideal_ns ? ", so that even the replay's ideal is longer"
+                                                   : "");
     words_add(&d->verdict, "", "%s of %s ms %s iteration (%s %%) are lost", SHOWN(d, lost),
               SHOWN(d, all), differs ? "a replayed" : "an", NUMBER(facts_pct(lost, all), 1));
     EACH (const struct diagnosis_step, step, d->steps) {
@@ -186,8 +186,8 @@ static void write_steps(struct writer *w, const struct diagnosis_facts *d)
     writer_text(w, "\n");
     table_write(w, &t);
     table_wrapped(w, "", 2,
-                  "ms: a cause's blame, with half of its 95 % interval; these add up; %: of the "
-                  "replay; alone: what taking away this cause only wins, also of what others are "
+                  "ms: the cause's blame; blames add up; +-: half of its 95 % interval; %: of the "
+                  "replay; alone: what taking away only this cause wins, also of what others are "
                   "blamed for; in order: what it wins when causes are taken away in this order");
 }
 

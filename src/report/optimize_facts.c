@@ -92,9 +92,10 @@ static void find_gain(struct optimize_facts *f)
     const struct dpro_memory_peak *kept = &f->o->peaks[f->planned];
     double half = HALF_OF_95_PCT * kept->std_bytes, budget = (double)f->budget.budget_bytes;
     if (budget > 0 && f->budget.fits && (double)kept->bytes + half > budget)
-        snprintf(f->unsure_peak, sizeof f->unsure_peak,
-                 "the peak is unsure by +- %s and may not fit; a budget of %s is sure to",
-                 BYTES_TEXT(llround(half)), BYTES_TEXT(llround(fmax(0, budget - half))));
+        snprintf(
+            f->unsure_peak, sizeof f->unsure_peak,
+            "the peak is known to +- %s only and may not fit; a budget of %s leaves room for that",
+            BYTES_TEXT(llround(half)), BYTES_TEXT(llround(fmax(0, budget - half))));
 }
 
 /* What computing modules otherwise does to numbers; "": nothing. */

@@ -94,9 +94,8 @@ static void say_next(struct lines *to, const struct optimize_facts *f)
         lines_say(to, "Script", "%s", f->script);
     if (!f->is_for_job)
         lines_say(to, "Next",
-                  "no plan changes the passes of a job whose ranks share out the model: change "
-                  "the script so, record the job again, and 'dpro compare' shows what that "
-                  "brought");
+                  "no plan can change the passes of a split model: change the script, record the "
+                  "job again, and 'dpro compare' shows what that brought");
     else if (!f->is_named)
         lines_say(to, "Next",
                   "dpro profile -o TRACE -- %s records the job with its parameters' names; "
@@ -127,8 +126,8 @@ static void say_servers_needed(struct lines *to, const struct optimize_facts *f)
     uint32_t n = dpro_model_n_servers(f->o->models[f->planned]);
     if (n != had)
         lines_say(to, "Servers",
-                  "the plan is for %u parameter server%s, the job ran with %u, and it can't "
-                  "change that by itself: %s %u",
+                  "the plan is for %u parameter server%s, the job ran with %u, and a plan can't "
+                  "start servers: %s %u",
                   n, PLURAL(n), had,
                   session ? "start it with another list of 'ps' tasks in its cluster, of"
                           : "start it with as many processes of DMLC_ROLE=server, all of its "
@@ -179,9 +178,9 @@ static void say_leak(struct lines *to, const struct dpro_memory_budget *b, uint6
 {
     uint64_t left = b->budget_bytes > peak_bytes ? b->budget_bytes - peak_bytes : 0;
     struct words words = {.n = 0};
-    words_add(&words, "", "each iteration keeps %s more: with the %s", BYTES_TEXT(b->growth_bytes),
-              BYTES_TEXT(b->leaked_bytes));
-    words_add(&words, " ", "that had come together when it was recorded the job holds %s, which",
+    words_add(&words, "", "memory grows by %s in each iteration: with the %s",
+              BYTES_TEXT(b->growth_bytes), BYTES_TEXT(b->leaked_bytes));
+    words_add(&words, " ", "that had piled up before the recording, the job holds %s, which",
               BYTES_TEXT(peak_bytes + b->leaked_bytes));
     if (b->leaked_bytes > left)
         words_add(&words, " ", "does not fit %s: stop that first", BYTES_TEXT(b->budget_bytes));
@@ -324,8 +323,8 @@ static void say_memory_verdict(struct lines *to, const struct optimize_facts *f)
     say_change(to, f);
     if (f->is_for_job && optimize_n_parts(f->o, DPRO_BEST) > 1)
         lines_say(to, "Script",
-                  "a plan can't cut the job's batch by itself: its script has to, which takes "
-                  "two lines (dpro.micro_batches); --no-accumulate does without");
+                  "micro-batches need two lines in the job's script (dpro.micro_batches); "
+                  "--no-accumulate leaves them out");
     if (f->communicates && f->o->summary.lower_bound_ns > 0)
         lines_say(to, "At most",
                   "no bucketing without compression makes such an iteration shorter than %s",

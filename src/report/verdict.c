@@ -62,7 +62,8 @@ static void say_iteration(const struct report_facts *f, struct verdict_line *lin
                  f->unprofiled_median_error_pct > 0 ? "+" : "",
                  PCT(f->unprofiled_median_error_pct));
     if (f->doubt.n_paused > 0 && f->doubt.noise > f->doubt.machine)
-        line_say(line, "; that is wide as ranks pause in %u of %u iterations, %s on average",
+        line_say(line,
+                 "; the interval is wide because ranks pause in %u of %u iterations, %s on average",
                  f->doubt.n_paused, f->job.n, TIME(f->doubt.paused_ns));
     line_say(line, "; the replay is %s%s %% off the recorded iterations, ",
              f->error_pct >= 0.05 ? "+" : "", PCT(f->error_pct));

@@ -60,9 +60,9 @@ static void write_medians(struct writer *w, const struct dpro_verify *v)
     double by_medians = 100 * (1 - plan->iteration_ms / own->iteration_ms);
     if (fabs(by_medians - plan->gain.mean) >= TOLD_APART)
         table_paragraph(w, "", 0,
-                        "the iterations above, each the median of its turns, differ by %s %%: the "
-                        "machine's speed changed meanwhile, which the gain leaves out, as it "
-                        "compares turns that follow each other",
+                        "the iterations above (medians of all turns) differ by %s %%, because the "
+                        "machine's speed changed meanwhile; the gain does not have that in it, as "
+                        "it compares turns that follow each other",
                         NUMBER(by_medians, 1));
 }
 

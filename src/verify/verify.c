@@ -150,9 +150,9 @@ static void say_nothing_measured(const struct dpro_verify *v)
                                                 : "nothing was measured",
                   v->problem);
     fail_with(DPRO_EEMPTY,
-              "the job ended after step %lld, before one block of turns was measured, "
-              "which takes %lld steps, and all %lld blocks %lld: run it longer, or "
-              "choose fewer by --warmup, --steps and --blocks",
+              "the job ended after step %lld, before one block of turns was measured: one block "
+              "takes %lld steps, all %lld blocks take %lld; run the job longer, or choose fewer by "
+              "--warmup, --steps and --blocks",
               (long long)v->last_step, v->warmup + 2 * configurations * per_turn,
               (long long)v->blocks_wanted,
               v->warmup + v->blocks_wanted * 2 * configurations * per_turn);

@@ -68,7 +68,7 @@ class Diagnose(Case):
     def test_thresholds_fail_in_one_line(self):
         done = dpro("diagnose", BUNDLED, "--fail-on", "exposed>15%, lost > 20%,slow_rank>5000ms,launch>0ms", "-q")
         self.assert_code(done, CHECK_FAILED)
-        self.assertRegex(done.err, r"\Adpro: --fail-on: this recording can't tell small_messages, so exposed goes without it\n"
+        self.assertRegex(done.err, r"\Adpro: --fail-on: this recording can't tell small_messages, so the sum exposed leaves it out\n"
                          r"dpro: --fail-on: exposed is 1[0-9.]+ %, more than 15 %; lost is [0-9.]+ %, more than 20 %\n\Z")
         self.assertIn("From the ideal", done.out)
         done = dpro("diagnose", BUNDLED, "--fail-on", "lost>99%", "-q")
@@ -246,11 +246,11 @@ class Diagnose(Case):
         self.assertEqual(told["cause"], "communication")
         self.assertGreater(told["command_gain_ms"], told["alone_ms"])
         self.assertGreaterEqual(told["command_uncertainty_ms"], told["command_gain_ms"])
-        self.assertIn("may lose beside it, which this recording does not show", told["next_step"])
+        self.assertIn("may lose beside communication, which this recording does not show", told["next_step"])
 
     def test_what_is_not_explained_comes_first_where_it_is_more_than_all_causes(self):
         facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-conv-n2-memory"))
-        self.assertRegex(facts["verdict"], "^without dpro the job takes [0-9.]+ ms less than the replay, which is more than all")
+        self.assertRegex(facts["verdict"], "^without dpro the job takes [0-9.]+ ms less than the replay, more than all causes together")
         self.assertIn("even the replay's ideal is longer", facts["verdict"])
 
     def test_no_links_are_faster_than_the_ideal(self):

@@ -458,7 +458,7 @@ class OddEnds(Case):
                     self.assertAlmostEqual(facts[number]["iteration_ms"], period_ms, delta=0.01 * period_ms)
                 self.assertLess(facts["ranks"][0]["idle_ms"], 0.02 * period_ms + 0.1)
                 self.assertRegex(" ".join(facts["warnings"]),
-                                 r"one iteration only, launched [\d.]+ ms before the GPU had done the work before it")
+                                 r"one iteration only, launched [\d.]+ ms before the GPU had finished earlier work")
                 twice = self.assert_json("whatif", folder, "--compute", "gpu=2x")["predicted"]["iteration_ms"]
                 self.assertLess(twice, 0.56 * period_ms)
 

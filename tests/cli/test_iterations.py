@@ -452,7 +452,7 @@ class Growth(Case):
         self.assertGreaterEqual(leaked, 60_000_000)
         for budget, said in ((peak + leaked - 1, "which does not fit"), (peak + leaked + 40_000_000, "for 2 iterations more")):
             out = " ".join(dpro("optimize", self.path("leak-3"), "--memory", str(budget), "-q").out.split())
-            self.assertIn("Leak each iteration keeps 20.0 MB more", out)
+            self.assertIn("Leak memory grows by 20.0 MB in each iteration", out)
             self.assertIn(said, out)
 
     def test_what_only_some_steps_keep_is_no_growth(self):

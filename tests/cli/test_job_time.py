@@ -178,7 +178,7 @@ class JobTime(Case):
             times = facts["measured"]["per_iteration_ms"]
             drawn = [statistics.mean(random.Random(i).choices(times, k=len(times))) for i in range(1000)]
             self.assertAlmostEqual(self.half_pct(facts), 196 * statistics.stdev(drawn) / statistics.mean(times), delta=8)
-            self.assertIn("as ranks pause in 8 of 12 iterations", facts["verdict"][0]["text"])
+            self.assertIn("because ranks pause in 8 of 12 iterations", facts["verdict"][0]["text"])
 
     def test_pauses_that_move_from_rank_to_rank_are_told_and_stay(self):
         """Whatever else changes; which of them meet is no surer than usual."""

@@ -38,7 +38,7 @@ class TablesTest(Case):
     def test_an_output_beside_the_folder_is_refused(self):
         for what in (["--csv", self.path("a")], ["--list"]):
             self.assert_error(dpro("export", *what, "-o", self.path("b"), os.path.join(DATA, JOBS[0])), USAGE,
-                              "-o is where --net-csv writes; the others name their own place")
+                              "-o is for --net-csv only: leave it out")
         self.assertFalse(os.path.exists(self.path("a")) or os.path.exists(self.path("b")))
 
     def test_the_document_lists_the_columns(self):

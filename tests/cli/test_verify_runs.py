@@ -152,11 +152,11 @@ class Runs(Case):
     def test_what_has_no_meaning_here_is_refused_before_anything_runs(self):
         self.write("other/plan.json", plan_for("horovod"))
         self.write("byteps/plan.json", plan_for("byteps"))
-        for plan, arguments, code, text in (("plan", ["--settle=2"], USAGE, "--settle is for turns that are steps"),
+        for plan, arguments, code, text in (("plan", ["--settle=2"], USAGE, "--settle is for turns within one run"),
                                             ("plan", ["--turns=steps"], USAGE, "only PyTorch's DDP can be switched"),
                                             ("plan", ["--against", "cap=5"], USAGE, "PyTorch's DDP's"),
                                             ("plan", ["--against", "plan=other"], INPUT, "it is for horovod"),
-                                            ("plan", ["--against", "plan=plan", "--against", "plan=plan"], USAGE, "there already"),
+                                            ("plan", ["--against", "plan=plan", "--against", "plan=plan"], USAGE, "given twice"),
                                             ("plan", ["--against", "plan=nowhere"], INPUT, "nowhere"),
                                             ("byteps", [], INPUT, "BytePS")):
             with self.subTest(plan=plan, arguments=arguments):

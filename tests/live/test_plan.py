@@ -170,7 +170,7 @@ class Decisions(Case):
         switch = "if os.environ.get('RANK') == '1': os.environ['DPRO_PLAN'] = %r\n"
         for name, environment, texts in (
                 ("missing", self.path("nowhere"), ("rank 1: ", "nowhere: No such file")),
-                ("another", self.plan(plan(BUCKETS[::-1]), "other"), ("not given the same",))):
+                ("another", self.plan(plan(BUCKETS[::-1]), "other"), ("differ from those of rank 0",))):
             with self.subTest(name):
                 run = self.run_planned(switch % environment + self.BODY, self.plan())
                 self.assert_refused(run, without, *texts)

@@ -701,8 +701,10 @@ TEST_IN_FOLDER(hosts_that_can_not_be_are_refused)
         uint32_t dp, *hosts;
         const char *per_host, *why;
     } wrong[] = {
-        {0, two, "4", "ranks 0 and 2 on two hosts, the topology, with 4 a host, on one"},
-        {0, one, "2", "ranks 0 and 2 on one host, the topology, with 2 a host, on two"},
+        {0, two, "4",
+         "ranks 0 and 2 on two hosts, but the topology, with 4 a host, has them on one"},
+        {0, one, "2",
+         "ranks 0 and 2 on one host, but the topology, with 2 a host, has them on two"},
         {5, one, "4", "10 ranks are no whole number of hosts of 4 ranks"},
         {4, NULL, "2", "does not tell which of its 4 ranks are on one host"},
     };

@@ -523,15 +523,14 @@ static void leave_steps_out(struct session_joiner *j)
 
 static void warn_missing(struct session_joiner *j, const struct source *missing)
 {
-    build_warn(
-        j->build,
-        missing ? "%s: there is no profile of %s beside it, so that the steps in its RunMetadata "
-                  "are all that is replayed; record it again with dpro profile before that "
-                  "task's command, too"
-                : "%s: no step is whole in the profiles of all tasks, so that the steps in "
-                  "its RunMetadata are all that is replayed; record it again%s",
-        missing ? missing->path : j->processes[0].graph->path,
-        missing ? NET_PROCESS(missing->rank) : "");
+    build_warn(j->build,
+               missing
+                   ? "%s: no profile of %s is beside it, so only the steps in its RunMetadata are "
+                     "replayed; record again, with 'dpro profile' before that task's command, too"
+                   : "%s: no step is whole in the profiles of all tasks, so only the steps in its "
+                     "RunMetadata are replayed; record again%s",
+               missing ? missing->path : j->processes[0].graph->path,
+               missing ? NET_PROCESS(missing->rank) : "");
 }
 
 static void join_session(struct session_joiner *j)

@@ -282,7 +282,7 @@ static void read_line(struct xplane *x, const struct xplane_plane *plane,
             x->part->n_events++;
             read_event(x, plane, &line, view);
         } else if (line.track != NO_ID && (field.number == 1 || field.number == 3)) {
-            pb_stop(&x->pb, "a line that says when it began behind its events");
+            pb_stop(&x->pb, "a line whose beginning stands behind its events");
         } else if (field.number == 1) {
             line.id = (int64_t)field.value;
         } else if (field.number == 3) {
@@ -402,8 +402,8 @@ static void drop_undated(struct trace_build *build)
             time_on_epoch(source->part.start_ns) || source->rank < 0)
             continue;
         build_warn(build,
-                   "%s: does not say when it began, as the other ranks' profiles do, so that rank "
-                   "%d can't be put beside them; it is left out; copy or record the file again",
+                   "%s: does not say when it began, so rank %d can't be put beside the others and "
+                   "is left out; copy or record the file again",
                    source->path, source->rank);
         source->rank = -1;
     }

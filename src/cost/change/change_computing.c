@@ -53,8 +53,8 @@ static void push_down(const struct dpro_model *m, uint8_t *ways)
     for (uint32_t i = 0; i < m->n_modules; i++) {
         uint8_t outer = computing_inherited(m, ways, i);
         if ((outer & DPRO_COMPILED) && (ways[i] & ~outer))
-            refuse("'%.100s' lies in a module that is compiled as one: it can't be in 16 "
-                   "bits by itself; name that module for both",
+            refuse("'%.100s' lies in a module that is compiled as one: it can't be in 16 bits by "
+                   "itself; name the outer module in both --compile and --precision",
                    m->modules[i].name);
         if ((ways[i] & DPRO_COMPILED) && !(outer & DPRO_COMPILED) && (outer & DPRO_BF16))
             for (uint32_t o = m->modules[i].parent; o != MODEL_NONE; o = m->modules[o].parent)

@@ -254,7 +254,8 @@ static void tell_unknown(const struct dpro_changes *c, const struct dpro_model *
         if (!memory_knows_what_scales(&m->memories[i])) {
             note(notes,
                  "the recording does not tell how much of rank %d's memory grows with its batch: "
-                 "none of the peak to all but the model may change in proportion",
+                 "anything from none of the peak to all but the model is assumed to change in "
+                 "proportion",
                  m->ranks[m->memories[i].rank].rank);
             break;
         }

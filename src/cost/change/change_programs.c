@@ -561,7 +561,7 @@ void change_programs(const struct dpro_graph *graph, const struct dpro_changes *
         add_errors(graph, share, &recorded, m, notes, change);
     if (c->prefetch > 0 && c->prefetch >= change->units.n_in_row)
         note(notes,
-             "at most %u units of the job follow each other, fewer than %u: each asks for all that "
-             "follow it",
+             "at most %u units of the job follow each other, fewer than the %u of --prefetch: each "
+             "unit asks for all that follow it",
              change->units.n_in_row, c->prefetch);
 }

@@ -255,8 +255,8 @@ static void move_units(const struct asking *a, const uint32_t *chain, uint32_t n
         struct copying own = find_copying(g, gather, a->arena);
         struct copying of = find_copying(g, behind, a->arena);
         if (!of.all)
-            refuse("this recording does not show where unit '%.200s' asks for the next ones: it "
-                   "copies out nothing that it gathers",
+            refuse("this recording does not show where unit '%.200s' asks for the next units: no "
+                   "copy out of what it gathers was recorded; leave out --prefetch",
                    graph_unit_name(g, chain[asks]));
         if (backward && units_stays(a, gather, &own, &of, GATHER(chain[asks + 1], true)))
             continue;

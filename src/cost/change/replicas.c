@@ -45,8 +45,8 @@ static void add_replicas(const char *found, struct arena *arena, struct replicas
     for (uint32_t d = 0; d < n; d++)
         if (g->dimensions[d].parallelism != DPRO_TENSORS &&
             g->dimensions[d].parallelism != DPRO_STAGES)
-            refuse("no dimension of the job (%s) replicates or shards the model, and the "
-                   "others can't be asked to change; --dims overrules what was found",
+            refuse("no dimension of the job (%s) replicates or shards the model, so its number of "
+                   "ranks can't change; --dims overrules what was found",
                    found);
     for (uint32_t i = 0; i < g->n_ranks; i++)
         if (g->ranks[i].gradient_bytes == 0)

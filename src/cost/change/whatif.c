@@ -265,7 +265,7 @@ static void add_stragglers(const struct dpro_model *model, const struct spread *
         note(
             &w->notes,
             "a rank's computation varies by %.1f %% between iterations, that of all ranks together "
-            "by %.1f %%: the slowest of so many ranks makes an iteration %.2f ms %s",
+            "by %.1f %%: waiting for the slowest of so many ranks makes an iteration %.2f ms %s",
             100 * spread->mean, 100 * spread->all, fabs(noise_ns) / 1e6,
             noise_ns < 0 ? "shorter" : "longer");
 }

@@ -13,8 +13,8 @@ static void check_told_hosts(const struct world *w, const uint32_t *hosts)
             int a = (int)w->number[i], b = (int)w->number[r];
             bool one = hosts[i] == hosts[r];
             if (one != ((uint32_t)a / per_host == (uint32_t)b / per_host))
-                refuse("the trace has ranks %d and %d on %s, the topology, with %u a host, on %s: "
-                       "give one with the job's own ranks_per_host",
+                refuse("the trace has ranks %d and %d on %s, but the topology, with %u a host, has "
+                       "them on %s: give a topology with the job's own ranks_per_host",
                        a, b, one ? "one host" : "two hosts", per_host, one ? "two" : "one");
         }
 }

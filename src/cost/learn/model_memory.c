@@ -171,8 +171,8 @@ static void leave_out_growth(const struct memory_learning *l, struct graph_block
         array_push(&l->model->warnings,
                    arena_format(l->arena,
                                 "the memory of rank %d grows by %.1f MB in each iteration, which "
-                                "is not given back (a leak?): the %.1f MB that had come together "
-                                "when it was recorded are left out of the peaks",
+                                "is not given back (a leak?): the %.1f MB that had piled up before "
+                                "the recording are left out of the peaks",
                                 l->g->ranks[m->rank].rank,
                                 (double)l->g->memory[m->rank].growth_bytes / MB, (double)sum / MB));
 }

@@ -234,9 +234,9 @@ static const char *read_marks(struct pipeline_finder *f, bool *splits)
             continue;
         uint32_t marked = MARKED_STAGE(g->pass[op]);
         if (marked % p->n_stages != stage)
-            return "a rank's stages do not follow each other by as many as there are ranks";
+            return "the numbers of a rank's stages are not as far apart as there are ranks";
         if (marked / p->n_stages >= p->n_chunks)
-            return "more stages are marked than messages pass between";
+            return "more stages are marked than exchange messages";
         *splits |= MARKED_KIND(g->pass[op]) >= PASS_OF_INPUTS;
     }
     return NULL;

@@ -152,12 +152,12 @@ static const char *seldom_of(const struct assembly *a)
     if (n_update == n_timed)
         return arena_format(&a->graph->arena,
                             "; %u of %u communicate, and all update the weights, as where ranks' "
-                            "models are averaged now and then: what that takes is time of slow "
-                            "iterations, and what-ifs and plans can't change it",
+                            "models are averaged now and then: that communication counts as time "
+                            "of slow iterations, which what-ifs and plans can't change",
                             n, n_timed);
     return arena_format(&a->graph->arena,
                         "; %u of %u communicate, as where gradients are accumulated before they "
-                        "are reduced; let an iteration hold an update of weights: %s",
+                        "are reduced; make each iteration hold an update of the weights: %s",
                         n, n_timed, mark_advice(a));
 }
 
@@ -274,8 +274,8 @@ static void warn_ahead(struct assembly *a)
         ranks =
             arena_format(&a->graph->arena, " on %u of %u ranks", pace.n_ranks, a->join->n_ranks);
     WARN(a,
-         "the CPU runs ahead of its GPU%s: its iterations begin every %.2f ms, but the GPU's "
-         "work recurs every %.2f ms from the first one to the last; iterations are measured there",
+         "the CPU runs ahead of its GPU%s: iterations begin every %.2f ms on the CPU, and every "
+         "%.2f ms on the GPU, where they are measured",
          ranks, (double)pace.marks_ns / 1e6, (double)pace.device_ns / 1e6);
 }
 
@@ -343,9 +343,9 @@ static void warn_parts(struct assembly *a)
         warn_ranks(a);
     if (missing > 0 && all_here)
         WARN(a,
-             "all ranks are here, but %u of %zu collectives lack the part of some, which are "
-             "assumed to arrive as late as they did in the trace; is a rank's log or timeline "
-             "missing or cut short?",
+             "all ranks are here, but some have no part in %u of %zu collectives: they are assumed "
+             "to arrive as late as they did in the trace; is a rank's log or timeline missing or "
+             "cut short?",
              missing, join->joined.n);
     else if (missing > 0)
         WARN(a,
@@ -380,11 +380,10 @@ static void warn_numbers(struct assembly *a)
              join->ranks[choice->lead].trace->rank, told_by[choice->numbered_by]);
     if (choice->n_beside > 0)
         WARN(a,
-             "iterations of %u of %u ranks (first: rank %d) end %.1f ms beside those of rank %d "
-             "with "
-             "the same number: either the clocks or the numbers are off by that, and iterations "
-             "as equal as these do not tell which; the numbers are believed, so which rank is late "
-             "in which iteration may be wrong; record all ranks from the same step on",
+             "iterations of %u of %u ranks (first: rank %d) end %.1f ms away from those of rank %d "
+             "with the same number: clocks or numbers are wrong, and iterations as equal as these "
+             "do not tell which. The numbers are taken as right, so dpro may name the wrong rank "
+             "as late in an iteration; record all ranks from the same step on",
              choice->n_beside, join->n_ranks, join->ranks[choice->beside].trace->rank,
              (double)choice->beside_ns / 1e6, join->ranks[choice->lead].trace->rank);
     for (uint32_t r = join->n_ranks; r-- > 0;)
@@ -488,9 +487,9 @@ static void warn_steps(struct assembly *a)
     const char *more = is_pytorch(a) ? " (torch.profiler.schedule(active=10))" : "";
     if (a->n_samples == 1 && lead->steps.n == 1 && !a->graph->single_iteration)
         WARN(a,
-             "one iteration only, launched %.1f ms before the GPU had done the work before it: it "
-             "counts from the end of that work to that of its own, and the prediction can't be "
-             "checked on another one; record 10 iterations%s",
+             "one iteration only, launched %.1f ms before the GPU had finished earlier work: it is "
+             "measured from the end of that work to the end of its own, and the prediction can't "
+             "be checked on another one; record 10 iterations%s",
              (double)dpro_graph_pace(a->graph).ahead_ns / 1e6, more);
     else if (a->n_samples == 1 && !a->graph->single_iteration)
         WARN(a, "one iteration only is learnt from: the prediction can't be checked on another "

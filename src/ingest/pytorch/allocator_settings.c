@@ -177,8 +177,8 @@ struct allocator_settings allocator_settings_read(struct trace_build *build, str
         rank_warn(build, job, "%s: %s; what the allocator reserves is not known", path, err.text);
     else if (n_unknown > 0)
         rank_warn(build, job,
-                  "%s: %d settings of the allocator are not known to dpro; nor is what the "
-                  "allocator reserves",
+                  "%s: dpro does not know %d settings of the allocator, so what the allocator "
+                  "reserves is unknown",
                   path, n_unknown);
     return settings;
 }

@@ -321,10 +321,9 @@ static void warn_unseen(struct trace_build *build)
     }
     if (unseen_bytes * LEAST_SHARE > sent_bytes)
         build_warn(build,
-                   "%.0f %% of the bytes that all-reduces sent belong to ones that no profile "
-                   "shows: a thread asked for them that PyTorch's profiler does not watch, as a "
-                   "communication hook such as PowerSGD's does after its first one; the replay "
-                   "lacks them",
+                   "%.0f %% of the bytes that all-reduces sent are of calls that no profile shows, "
+                   "from a thread that PyTorch's profiler does not watch (a communication hook "
+                   "such as PowerSGD's); the replay lacks them",
                    100.0 * (double)unseen_bytes / (double)sent_bytes);
 }
 

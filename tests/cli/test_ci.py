@@ -128,7 +128,7 @@ class Gate(Case):
                 self.assert_code(dpro("diagnose", trace, option, self.path(name)), code)
         for path, said in (("none/a.prom", "can't be written: No such file"), ("/dev/full", "can't be written: No space")):
             self.assert_error(dpro("diagnose", trace, "--metrics", os.path.join(self.folder, path)), SYSTEM, said)
-        self.assert_error(dpro("diagnose", trace, "--junit", self.path("a.xml")), USAGE, "--junit has a test case for each threshold")
+        self.assert_error(dpro("diagnose", trace, "--junit", self.path("a.xml")), USAGE, "--junit writes a test case for each threshold")
         self.assert_error(dpro("diagnose", trace, "--sarif", self.path("a"), env={"PATH": self.folder}), USAGE, "python3: no such program")
         self.assertEqual(os.listdir(self.folder), ["job"])
 

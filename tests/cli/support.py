@@ -1,4 +1,5 @@
 """What the command tests share: running the command, and making small traces to feed it."""
+import functools
 import gzip
 import json
 import os
@@ -45,8 +46,21 @@ class Result:
         return json.loads(self.out, parse_constant=refuse)
 
 
-def dpro(*args, timeout=120, env=None, **more):
-    """Runs the command; its output must be UTF-8."""
+READS = ("replay", "diagnose", "whatif", "optimize", "align")
+
+
+@functools.cache
+def known(*args):
+    """What the command answers of bundled traces, asked once for all tests of a suite."""
+    return dpro(*args, again=True)
+
+
+def dpro(*args, timeout=120, env=None, again=False, **more):
+    """Runs the command; its output must be UTF-8. `again`: though the same was asked before."""
+    paths = [arg for arg in args if os.sep in arg]
+    if not again and not env and not more and "-o" not in args and args[:1] and args[0] in READS and paths and all(
+            path.startswith(os.path.dirname(BUNDLED)) for path in paths):
+        return known(*args)
     clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TERM")}
     done = subprocess.run([DPRO, *args], stdin=subprocess.DEVNULL, stdout=more.pop("stdout", subprocess.PIPE),
                           stderr=subprocess.PIPE, timeout=timeout, env={**clean, **(env or {})}, **more)

@@ -128,7 +128,7 @@ class Run:
 def plain_environment(**more):
     return {**{k: v for k, v in os.environ.items()
                if not k.startswith(("DPRO_", "PYTHON")) and k not in ("RANK", "WORLD_SIZE", "LD_PRELOAD")},
-            "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo", **more}
+            "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR", **more}
 
 
 @functools.cache

@@ -233,9 +233,8 @@ if os.environ.get("DPRO"):
                                          "os.set_blocking(w, True)\nos.dup2(w, 2)\n")):
             with self.subTest(stderr=name):
                 self.trace = self.path(name.replace(" ", "-"))
-                # torch's own lines would wait for a reader without dpro as well: none here
-                body = PLAIN.replace("model = net()", body + "model = net()")
-                run = self.ranks(body, world=1, TORCH_CPP_LOG_LEVEL="ERROR")
+                # torch's own lines would wait for a reader without dpro as well: live.plain_environment() has none
+                run = self.ranks(PLAIN.replace("model = net()", body + "model = net()"), world=1)
                 self.assert_untouched(run)
                 self.assertTrue(self.rank()["complete"])
 

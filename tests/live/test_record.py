@@ -266,6 +266,7 @@ end()
 
 class Elsewhere(live.Case):
     """Processes in which there is nothing to record."""
+    WARM = True
 
     def test_python_without_torch_is_left_alone(self):
         run = self.command([live.PYTHON, "-c", "import sys; print('torch' in sys.modules)"], **self.environment())

@@ -457,11 +457,6 @@ static void apply_wishes(struct window_work *work)
 {
     const struct align *a = work->a;
     size_t most = 1;
-    bool none = true;
-    for (uint32_t c = 0; c < a->n_clocks; c++)
-        none &= !work->tied[c] || !a->clocks[c].keeps;
-    if (none)
-        return;
     for (size_t p = 0; p < a->pairs.n; p++)
         most = a->pairs.at[p].nears.n > most ? a->pairs.at[p].nears.n : most;
     SCRATCH double *scratch = mem_alloc(most * sizeof *scratch);

@@ -101,8 +101,6 @@ static void find_latest(struct run *run, struct arena *arena)
 {
     const struct dpro_graph *g = run->g;
     SCRATCH ARRAY(int64_t) ends = {0};
-    if (!g->spare)
-        return;
     struct pull pull = pull_make(g->n_ops, g->row, g->succ, arena);
     run->latest_ns = arena_array(arena, (size_t)g->n_ops + 1, sizeof *run->latest_ns);
     for (uint32_t op = 0; op < g->n_ops; op++) {
@@ -146,7 +144,7 @@ static void find_run(struct run *run, const struct dpro_graph *g, const uint32_t
 
 static bool run_waits(const struct run *run, uint32_t op, uint32_t from)
 {
-    return !run->latest_ns || run->end_ns[from] <= run->latest_ns[op];
+    return run->end_ns[from] <= run->latest_ns[op];
 }
 
 static void find_places(struct between_build *b)
@@ -270,8 +268,7 @@ static void each_edge(struct between_build *b, const struct dpro_graph *g,
     for (uint32_t op = 0; op < g->n_ops; op++) {
         for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
             do_it(b, op, g->succ[e], false);
-        for (uint32_t e = g->next_row ? g->next_row[op] : 0; g->next_row && e < g->next_row[op + 1];
-             e++)
+        for (uint32_t e = g->next_row[op]; e < g->next_row[op + 1]; e++)
             do_it(b, op, g->next_succ[e], true);
     }
 }
@@ -301,7 +298,7 @@ static bool run_keeps(const struct run *run, uint32_t from, uint32_t to, bool ne
     const struct dpro_graph *g = run->g;
     if (from == DPRO_NO_OP || to == DPRO_NO_OP)
         return false;
-    int64_t ready = run->end_ns[to] - g->dur_ns[to] - (g->gap_ns ? g->gap_ns[to] : 0);
+    int64_t ready = run->end_ns[to] - g->dur_ns[to] - g->gap_ns[to];
     return next ? g->flags && (g->flags[from] & GRAPH_OP_BOUNDARY) : run->end_ns[from] <= ready;
 }
 
@@ -330,7 +327,7 @@ static void add_faster(struct between_build *b, uint32_t from, uint32_t to, bool
     uint32_t here = b->out->place[from], to_here = b->out->place[to];
     uint64_t both = 0;
     map_get(&b->common[next], pair_key(here, to_here), &both);
-    bool needless = next ? f->spare && f->spare[to] : !run_waits(&b->runs[0], to, from);
+    bool needless = next ? f->spare[to] : !run_waits(&b->runs[0], to, from);
     bool circle = !next && b->order[here] >= b->order[to_here];
     if (both == IN_SLOWER || is_one_thread(f, from, to) || needless || circle)
         return;
@@ -368,8 +365,6 @@ static void add_rows(struct between_build *b, bool next, uint32_t **rows, uint32
     struct dpro_graph *g = &b->out->graph;
     const uint32_t *row = *rows, *succ = *succs;
     uint32_t n_before = b->out->slower->n_ops, at = 0;
-    if (!row)
-        return;
     uint32_t *more = arena_array(b->arena, (size_t)g->n_ops + 2, sizeof *more);
     uint32_t *to = arena_array(b->arena, row[n_before] + b->added.n + 1, sizeof *to);
     EACH (const struct cut, edge, b->added)

@@ -29,7 +29,7 @@ void find_syncs(const struct diagnosed *d, struct cause_found *found)
     const struct dpro_graph *g = d->g;
     for (int next = 0; next < 2; next++) {
         const uint32_t *row = next ? g->next_row : g->row, *succ = next ? g->next_succ : g->succ;
-        for (uint32_t op = 0; op < g->n_ops && row; op++)
+        for (uint32_t op = 0; op < g->n_ops; op++)
             for (uint32_t e = row[op]; (g->flags[op] & GRAPH_OP_GPU) && e < row[op + 1]; e++) {
                 uint32_t to = succ[e], device = g->device[to];
                 if (device == DPRO_NO_DEVICE || g->devices[device].kind != DPRO_DEVICE_CPU_THREAD ||

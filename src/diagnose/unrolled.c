@@ -77,7 +77,7 @@ typedef ARRAY(struct waited) waited_array;
 static void add_waited(const struct unrolled_build *b, const struct pull *pull, uint32_t op,
                        uint32_t copy, bool next, waited_array *waited)
 {
-    for (uint32_t e = pull->row ? pull->row[op] : 0; pull->row && e < pull->row[op + 1]; e++)
+    for (uint32_t e = pull->row[op]; e < pull->row[op + 1]; e++)
         array_add(waited, b->chain->copies[copy].end_ns[pull->pred[e]], copy, pull->pred[e], next);
 }
 
@@ -181,7 +181,7 @@ static void connect_op(struct unrolled_build *b, uint32_t copy, uint32_t op, wai
     bool is_root = waited->n == 0 && number == 0;
     if (number > 0)
         add_waited(b, &b->next, op, number - 1, true, waited);
-    leave_spare(g->spare ? g->spare[op] : 0, waited);
+    leave_spare(g->spare[op], waited);
     int64_t least = is_root && b->chain->release_ns ? b->chain->release_ns[g->rank[op]] : 0;
     if (!pool)
         add_device(b, op, number, start - gap, waited);

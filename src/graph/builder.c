@@ -21,8 +21,9 @@ struct graph_builder {
 #define IN_ROW(row, c_type, column, what, text) offsetof(struct graph_op, column),
 static const size_t in_row[] = {GRAPH_OPS(IN_ROW, )};
 
-static const size_t always[] = {AT_OP(dur_ns), AT_OP(device), AT_OP(name), AT_OP(rank),
-                                AT_OP(kind),   AT_OP(flags),  AT_OP(phase)};
+static const size_t always[] = {AT_OP(dur_ns), AT_OP(gap_ns), AT_OP(device),
+                                AT_OP(name),   AT_OP(rank),   AT_OP(kind),
+                                AT_OP(flags),  AT_OP(phase),  AT_OP(spare)};
 
 /* Most graphs leave the other columns of ops at zero: they exist when the first value comes. */
 static bool is_rare(const struct column_place *column)
@@ -168,8 +169,7 @@ struct dpro_graph *graph_builder_finish(struct graph_builder *b)
     if (has_next)
         tie_roots(b);
     make_rows(g, &b->edges[false], &g->row, &g->succ);
-    if (has_next)
-        make_rows(g, &b->edges[true], &g->next_row, &g->next_succ);
+    make_rows(g, &b->edges[true], &g->next_row, &g->next_succ);
     EACH_OF (const struct column_place, field, graph_op_columns, N_OP_COLUMNS) {
         void *grown = get_field(g, field);
         if (grown)

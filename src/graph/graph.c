@@ -36,7 +36,7 @@ uint32_t dpro_graph_n_ops(const struct dpro_graph *graph)
 
 uint32_t dpro_graph_n_edges(const struct dpro_graph *graph)
 {
-    return graph->row[graph->n_ops] + (graph->next_row ? graph->next_row[graph->n_ops] : 0);
+    return graph->row[graph->n_ops] + graph->next_row[graph->n_ops];
 }
 
 uint32_t dpro_graph_n_devices(const struct dpro_graph *graph)
@@ -71,7 +71,7 @@ struct dpro_op dpro_graph_op(const struct dpro_graph *graph, dpro_op_id op)
         .device = graph->device[op],
         .name = strtab_get(&graph->names, graph->name[op]),
         .dur_ns = graph->dur_ns[op],
-        .gap_ns = graph->gap_ns ? graph->gap_ns[op] : 0,
+        .gap_ns = graph->gap_ns[op],
         .seen_start_ns = graph->seen_start_ns ? graph->seen_start_ns[op] : 0,
         .seen_dur_ns = graph->seen_dur_ns ? graph->seen_dur_ns[op] : 0,
         .size_bytes = graph->size_bytes ? graph->size_bytes[op] : 0,
@@ -94,7 +94,7 @@ const dpro_op_id *dpro_graph_successors(const struct dpro_graph *graph, dpro_op_
     const uint32_t *row = next ? graph->next_row : graph->row;
     const uint32_t *succ = next ? graph->next_succ : graph->succ;
     *n = 0;
-    if (op >= graph->n_ops || !row)
+    if (op >= graph->n_ops)
         return NULL;
     *n = row[op + 1] - row[op];
     return *n ? succ + row[op] : NULL;

@@ -232,7 +232,7 @@ struct rank_work {
     bool lacks_strides; /* of convolutions, which are not in it */
 };
 
-/* By op id. What most ops lack is NULL when no op has a value. */
+/* By op id. What most ops lack is NULL when no op has a value, but for gap_ns and spare. */
 #define GRAPH_OPS(COLUMN, ROW)                                                                     \
     COLUMN(ROW, int64_t, dur_ns, NS, "duration, mean over the measured iterations")                \
     COLUMN(ROW, int64_t, gap_ns, NS, "time from ready to start that no edge explains, mean")       \
@@ -297,7 +297,7 @@ struct dpro_graph {
     struct graph_cycles cycles;
     GRAPH_OPS(COLUMN_ARRAY_FIELD, )
     uint32_t *row, *succ;           /* same iteration: succ[row[op] .. row[op + 1]) */
-    uint32_t *next_row, *next_succ; /* into the next iteration; NULL when there are none */
+    uint32_t *next_row, *next_succ; /* into the next iteration */
     /* samples: the value of op in measured iteration s is at [s * n_ops + op]; NULL: only the mean
      * is known */
     int64_t *sample_dur_ns, *sample_gap_ns;

@@ -52,7 +52,7 @@ static void make_draining(struct chain *c)
     get_mean(c, &dur, &gap);
     c->draining_gap_ns = op_values(&c->arena, c->g);
     for (uint32_t op = 0; op < n; op++) {
-        c->draining_gap_ns[op] = gap ? gap[op] : 0;
+        c->draining_gap_ns[op] = gap[op];
         pause = time_add(pause, time_add(dur[op], c->draining_gap_ns[op]));
     }
     if (pause > INT64_MAX / 8)

@@ -11,11 +11,8 @@ struct node {
 
 struct pull pull_make(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena)
 {
-    struct pull pull = {0};
-    if (!row)
-        return pull;
-    pull.row = arena_array(arena, (size_t)n + 1, sizeof *pull.row);
-    pull.pred = arena_alloc(arena, ((size_t)row[n] + 1) * sizeof *pull.pred);
+    struct pull pull = {arena_array(arena, (size_t)n + 1, sizeof *pull.row),
+                        arena_alloc(arena, ((size_t)row[n] + 1) * sizeof *pull.pred)};
     for (uint32_t e = 0; e < row[n]; e++)
         pull.row[succ[e]]++;
     for (uint32_t op = 1; op <= n; op++)
@@ -35,8 +32,6 @@ static bool ends_at(const struct critical_span *span, uint32_t copy, uint32_t op
 static bool find_in(const struct critical_span *span, const struct pull *pull, uint32_t op,
                     uint32_t copy, int64_t when, struct node *found)
 {
-    if (!pull->row)
-        return false;
     for (uint32_t e = pull->row[op]; e < pull->row[op + 1]; e++)
         if (ends_at(span, copy, pull->pred[e], when)) {
             *found = (struct node){copy, pull->pred[e]};

@@ -49,10 +49,10 @@ static void copy_ops(const struct dpro_graph *g, const struct graph_rank *rank,
         struct graph_op copy = {.kind = g->kind[op],
                                 .phase = g->phase[op],
                                 .flags = g->flags[op],
-                                .spare = g->spare ? g->spare[op] : 0,
+                                .spare = g->spare[op],
                                 .device = g->device[op],
                                 .dur_ns = g->dur_ns[op],
-                                .gap_ns = g->gap_ns ? g->gap_ns[op] : 0};
+                                .gap_ns = g->gap_ns[op]};
         graph_builder_add(b, rank->rank, &copy);
     }
 }

@@ -200,7 +200,7 @@ static void mark_queued(struct event *e, const bool *past)
     uint16_t *first = e->pending.first, *later = e->pending.later;
     for (uint32_t op = 0; op < g->n_ops; op++) {
         bool is_root = !one_copy && later[op] == 0;
-        if (past[MIN(g->device[op], g->n_devices)] && !is_root && !(g->spare && g->spare[op]))
+        if (past[MIN(g->device[op], g->n_devices)] && !is_root && !g->spare[op])
             continue;
         first[op] |= QUEUED;
         if (!one_copy)
@@ -278,7 +278,7 @@ finish(struct event *e, struct slot *slot, uint32_t op, uint32_t first, uint32_t
         if (of_queue)
             finish_past(e);
     }
-    if (g->next_row && copy + 1 < e->options->n_copies && g->next_row[op] < g->next_row[op + 1]) {
+    if (copy + 1 < e->options->n_copies && g->next_row[op] < g->next_row[op + 1]) {
         struct slot *next = get_slot(e, copy + 1);
         for (uint32_t i = g->next_row[op]; i < g->next_row[op + 1]; i++)
             event_arrive(e, next, g->next_succ[i], end);
@@ -407,7 +407,7 @@ static void event_run(struct event *e)
 
 static bool has_edge(const uint32_t *row, const uint32_t *succ, uint32_t from, uint32_t to)
 {
-    for (uint32_t i = row ? row[from] : 0; row && i < row[from + 1]; i++)
+    for (uint32_t i = row[from]; i < row[from + 1]; i++)
         if (succ[i] == to)
             return true;
     return false;

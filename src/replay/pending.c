@@ -22,7 +22,7 @@ static uint16_t *count_predecessors(const struct dpro_graph *g, bool next, struc
     if (next)
         count_up(g, g->next_row, g->next_succ, counts);
     for (uint32_t op = 0; op < g->n_ops; op++)
-        if (counts[op] == SPARES || (counts[op] > 0 && g->spare && g->spare[op]))
+        if (counts[op] == SPARES || (counts[op] > 0 && g->spare[op]))
             counts[op] = SPARES | 1;
     return counts;
 }
@@ -36,7 +36,7 @@ static uint32_t spared_of(const struct pending *p, uint32_t op)
 
 static void count_spared(struct pending *p, const uint32_t *row, const uint32_t *succ, bool later)
 {
-    for (uint32_t i = 0; row && i < row[p->g->n_ops]; i++) {
+    for (uint32_t i = 0; i < row[p->g->n_ops]; i++) {
         uint32_t at = spared_of(p, succ[i]);
         if (at != UINT32_MAX)
             p->spared[at].n[later]++;
@@ -48,7 +48,7 @@ static void find_spared(struct pending *p, const uint16_t *counts, struct arena 
     const struct dpro_graph *g = p->g;
     SCRATCH ARRAY(struct spared) found = {0};
     for (uint32_t op = 0; op < g->n_ops; op++)
-        if (counts[op] > COUNT || (g->spare && g->spare[op]))
+        if (counts[op] > COUNT || g->spare[op])
             array_add(&found, .op = op);
     p->spared = arena_copy(arena, found.at, found.n, sizeof *p->spared);
     p->n_spared = (uint32_t)found.n;
@@ -70,7 +70,7 @@ bool pending_spared(const struct pending *p, struct slot *slot, uint32_t op, int
     const struct spared *spared = &p->spared[index];
     struct spared_state *state = &slot->spared[index];
     int64_t *ends = slot->spared_ends + spared->first_end;
-    uint32_t n = spared->n[slot->times.number > 0], spare = p->g->spare ? p->g->spare[op] : 0;
+    uint32_t n = spared->n[slot->times.number > 0], spare = p->g->spare[op];
     uint32_t needed = n > spare ? n - spare : 1;
     slot->pending[op]++; /* it is looked at each time one of its predecessors ends */
     ends[state->n_known++] = end;
@@ -85,7 +85,7 @@ bool pending_spared(const struct pending *p, struct slot *slot, uint32_t op, int
 
 bool pending_is_stale(const struct pending *p, struct slot *slot, uint32_t op)
 {
-    if (!p->g->spare || !p->g->spare[op])
+    if (!p->g->spare[op])
         return false;
     struct spared_state *state = slot ? &slot->spared[spared_of(p, op)] : NULL;
     if (!state || state->has_run)
@@ -99,7 +99,7 @@ void pending_init(struct pending *p, const struct dpro_graph *graph, uint32_t n_
 {
     *p = (struct pending){.g = graph, .first = count_predecessors(graph, false, arena)};
     if (n_copies > 1)
-        p->later = count_predecessors(graph, graph->next_row != NULL, arena);
+        p->later = count_predecessors(graph, true, arena);
     find_spared(p, n_copies > 1 ? p->later : p->first, arena);
 }
 

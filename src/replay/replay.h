@@ -67,7 +67,6 @@ void delayed_graph(const struct dpro_graph *graph, const char *const *options, s
 struct pull { /* edges by their target: predecessors of op i are pred[row[i] .. row[i + 1]) */
     uint32_t *row, *pred;
 };
-/* The result's row is NULL if `row` is. */
 struct pull pull_make(uint32_t n, const uint32_t *row, const uint32_t *succ, struct arena *arena);
 
 struct critical_span {

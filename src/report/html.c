@@ -169,8 +169,7 @@ static void write_ops(struct writer *w, const struct page *page)
     COLUMN(w, "name", i, n, page->text_at[g->name[ops[i]]]);
     COLUMN(w, "kind", i, n, g->kind[ops[i]]);
     COLUMN(w, "device", i, n, g->device[ops[i]] < g->n_devices ? (int64_t)g->device[ops[i]] : -1);
-    if (g->gap_ns)
-        COLUMN(w, "gap", i, n, g->gap_ns[ops[i]]);
+    COLUMN(w, "gap", i, n, g->gap_ns[ops[i]]);
     if (g->size_bytes)
         COLUMN(w, "bytes", i, n, (int64_t)g->size_bytes[ops[i]]);
     if (g->tensor)

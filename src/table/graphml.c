@@ -85,7 +85,7 @@ static void put_node(struct writer *w, const struct dpro_graphml *asked, dpro_op
     put_data(w, 9, op.tensor);
     if (dimension != DPRO_NO_DIMENSION)
         put_data(w, 10, dpro_graph_dimension(g, dimension).name);
-    if (g->spare && g->spare[id])
+    if (g->spare[id])
         put_number(w, 11, g->spare[id]);
     put_data(w, 12, g->flags[id] & GRAPH_OP_BOUNDARY ? "true" : NULL);
     writer_text(w, "</node>\n");

@@ -234,7 +234,10 @@ static bool edges_give_the_order(const struct dpro_graph *g)
     for (uint32_t d = 0; d < g->n_devices; d++)
         if (!ordered[d])
             return false;
-    return !g->spare;
+    for (uint32_t op = 0; op < g->n_ops; op++)
+        if (g->spare[op])
+            return false;
+    return true;
 }
 
 TEST(where_edges_give_the_order_blames_are_those_of_replays)

@@ -24,8 +24,7 @@ static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const
         for (uint32_t op = 0; op < n; op++) {
             for (uint32_t e = g->row[op]; e < g->row[op + 1]; e++)
                 missing[(size_t)c * n + g->succ[e]]++;
-            for (uint32_t e = g->next_row ? g->next_row[op] : 0;
-                 g->next_row && c + 1 < n_copies && e < g->next_row[op + 1]; e++)
+            for (uint32_t e = g->next_row[op]; c + 1 < n_copies && e < g->next_row[op + 1]; e++)
                 missing[(size_t)(c + 1) * n + g->next_succ[e]]++;
         }
     for (uint32_t op = 0; release_ns && op < n; op++)
@@ -64,8 +63,7 @@ static int64_t *slow_replay(const struct dpro_graph *g, uint32_t n_copies, const
             missing[v]--;
             ready[v] = end[best] > ready[v] ? end[best] : ready[v];
         }
-        for (uint32_t e = g->next_row ? g->next_row[op] : 0;
-             g->next_row && c + 1 < n_copies && e < g->next_row[op + 1]; e++) {
+        for (uint32_t e = g->next_row[op]; c + 1 < n_copies && e < g->next_row[op + 1]; e++) {
             size_t v = (size_t)(c + 1) * n + g->next_succ[e];
             missing[v]--;
             ready[v] = end[best] > ready[v] ? end[best] : ready[v];

@@ -74,12 +74,10 @@ TEST(what_was_added_is_read_back)
 TEST(fields_that_no_op_uses_take_no_memory)
 {
     struct dpro_graph *g = graph_of("a:10@d0 -> b:5@d0");
-    assert_null(g->gap_ns);
     assert_null(g->tensor);
     assert_null(g->size_bytes);
     assert_null(g->transaction);
     assert_null(g->seen_start_ns);
-    assert_null(g->next_row);
     assert_true(g->single_iteration);
     g = graph_of("a:10@d0 -> b:5@d0+1 => a");
     assert_int_equal(g->gap_ns[0], 0);
@@ -115,7 +113,7 @@ TEST(negative_and_huge_times_are_clamped)
     add_op(b, &op, 0);
     struct dpro_graph *g = graph_builder_finish(b);
     assert_int_equal(dpro_graph_op(g, 0).dur_ns, 0);
-    assert_null(g->gap_ns);
+    assert_int_equal(dpro_graph_op(g, 0).gap_ns, 0);
     assert_true(dpro_graph_op(g, 1).dur_ns == GRAPH_TIME_MAX);
     dpro_graph_destroy(g);
 }

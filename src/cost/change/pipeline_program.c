@@ -29,7 +29,7 @@ static void add_ops(struct pipeline_writer *w, const struct op_work *work, uint3
         stage->pass_ns[kind] = arena_array(w->arena, n_chunks, sizeof(double));
     for (uint32_t op = ops->first_op; op < ops->first_op + ops->n_ops - ops->n_message_ops; op++) {
         double ns = work ? work->ns[op] : (double)g->dur_ns[op];
-        double gap = gpu || !g->gap_ns ? 0 : (double)g->gap_ns[op];
+        double gap = gpu ? 0 : (double)g->gap_ns[op];
         if (!op_computes(g, op) || (gpu && !(g->flags[op] & GRAPH_OP_GPU)))
             continue;
         mark = w->p.marked && g->pass[op] > 0 ? g->pass[op] : mark;

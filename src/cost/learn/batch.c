@@ -24,7 +24,7 @@ struct op_times {
 
 static void add_op(const struct dpro_graph *g, uint32_t op, bool gpu, struct op_times *share)
 {
-    double ns = (double)g->dur_ns[op], gap = gpu || !g->gap_ns ? 0 : (double)g->gap_ns[op];
+    double ns = (double)g->dur_ns[op], gap = gpu ? 0 : (double)g->gap_ns[op];
     share->all += ns + gap;
     share->backward += g->phase[op] == DPRO_OP_BW ? ns + gap : 0;
     if (op_is_of_pass(g, op))

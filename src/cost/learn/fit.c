@@ -236,9 +236,8 @@ static void list_transfers(struct fitting *f)
                 transfer->exchange_ns = fmax(0, (double)member->exchange_ns - lost_ns);
             else
                 transfer->took_ns = fmax(0, transfer->took_ns - lost_ns);
-            if (g->gap_ns)
-                transfer->gaps_ns =
-                    (double)g->gap_ns[member->transfer] + (double)g->gap_ns[member->arrival];
+            transfer->gaps_ns =
+                (double)g->gap_ns[member->transfer] + (double)g->gap_ns[member->arrival];
         }
     }
 }

@@ -139,8 +139,7 @@ static void fit_waits(const struct fitting *f)
             array_push(&answers, fmax((double)(times.answered_ns - times.served_ns), 0));
         EACH_OF (const struct graph_exchange_end, end, g->exchange_ends + exchange->first_end,
                  exchange->n_ends)
-            array_push(&ends, (double)g->dur_ns[end->pulled] +
-                                  (g->gap_ns ? (double)g->gap_ns[end->pulled] : 0));
+            array_push(&ends, (double)g->dur_ns[end->pulled] + (double)g->gap_ns[end->pulled]);
     }
     f->net->servers.answer_ns = fit_median(&answers);
     f->net->collective.overhead_ns = fit_median(&ends);

@@ -74,7 +74,7 @@ static double stream_work_ns(const struct dpro_graph *g, const struct graph_rank
     double ns = 0;
     for (uint32_t op = rank->first_op; op < rank->first_op + rank->n_ops; op++)
         if (g->device[op] == stream && !coarse->transfer_of[op])
-            ns += (double)(g->dur_ns[op] + (g->gap_ns ? g->gap_ns[op] : 0));
+            ns += (double)(g->dur_ns[op] + g->gap_ns[op]);
     return ns;
 }
 

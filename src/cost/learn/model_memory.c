@@ -269,8 +269,7 @@ static const double *launching_ns(const struct memory_learning *l, uint32_t rank
         uint32_t op = g->ranks[rank].first_op + o;
         if (from->op_calls[o] != MEMORY_NONE && from->op_calls[o] % 2 == 0 &&
             !(g->flags[op] & GRAPH_OP_GPU))
-            ns[from->op_calls[o] / 2] +=
-                (double)g->dur_ns[op] + (g->gap_ns ? (double)g->gap_ns[op] : 0);
+            ns[from->op_calls[o] / 2] += (double)g->dur_ns[op] + (double)g->gap_ns[op];
     }
     for (uint32_t c = from->n_calls; c-- > 0;) /* inner ones come later */
         if (from->calls[c].parent < c)

@@ -43,7 +43,7 @@ static double time_of(const struct dpro_graph *g, uint32_t op, bool gpu)
 {
     if (gpu)
         return g->flags[op] & GRAPH_OP_GPU ? (double)g->dur_ns[op] : 0;
-    return (double)g->dur_ns[op] + (g->gap_ns ? (double)g->gap_ns[op] : 0);
+    return (double)g->dur_ns[op] + (double)g->gap_ns[op];
 }
 
 struct call_time {

@@ -198,7 +198,7 @@ static int64_t ready_at(const struct assembly *a, const int64_t *end_ns, size_t 
 {
     enum { MOST = 256 };
     int64_t ends[MOST], ready_ns = ABSENT;
-    uint32_t n = 0, spare = a->graph->spare ? a->graph->spare[op] : 0;
+    uint32_t n = 0, spare = a->graph->spare[op];
     for (; e < a->edges.n && a->edges.at[e].to == op; e++) {
         const struct local_edge *edge = &a->edges.at[e];
         int64_t end = edge->next ? end_before(a, edge->from, sample) : end_ns[edge->from];
@@ -442,8 +442,6 @@ void assembly_time(struct assembly *a)
         memset(g->sample_dur_ns, 0, n * sizeof *g->sample_dur_ns);
         memset(g->sample_gap_ns, 0, n * sizeof *g->sample_gap_ns);
     }
-    if (!g->gap_ns)
-        g->gap_ns = arena_array(&g->arena, a->n_ops, sizeof *g->gap_ns);
     size_t e = 0;
     for (uint32_t op = 0; op < a->n_ops; op++) {
         while (e < a->edges.n && a->edges.at[e].to < op)

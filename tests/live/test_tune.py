@@ -152,8 +152,8 @@ class Tune(live.Case):
             return run, json.load(file)
 
     def test_the_job_goes_on_with_what_is_fastest_and_trains_to_the_same_numbers(self):
-        run, told = self.tune(DECIDED, 500, "--memory", "4GiB")
-        self.assertEqual(run.digests, self.ranks(DECIDED, dpro=False, arguments=["-", "500"]).digests)
+        run, told = self.tune(DECIDED, 1000, "--memory", "4GiB")
+        self.assertEqual(run.digests, self.ranks(DECIDED, dpro=False, arguments=["-", "1000"]).digests)
         race = told["race"]
         self.assertEqual((told["schema"], told["complete"], told["problem"], told["world_size"]), ("dpro.tune/1", True, None, 2))
         self.assertEqual((race["names"]["failing"]["kind"], race["names"]["failing"]["why"]),

@@ -300,7 +300,7 @@ static double slack_in_slice(const struct align *a, const struct window *window,
     const struct pair *pair = &a->pairs.at[arc / 2];
     double least = INFINITY;
     uint32_t first, n = constraints_within(a, pair, (int)(arc % 2), start_ns, end_ns, &first);
-    if (window->uncertainty_ns[pair->low] < 0 || window->uncertainty_ns[pair->high] < 0)
+    if (n == 0 || window->uncertainty_ns[pair->low] < 0 || window->uncertainty_ns[pair->high] < 0)
         return least;
     EACH_OF (const struct constraint, constraint, pair->constraints[arc % 2].at + first, n)
         least = fmin(least,

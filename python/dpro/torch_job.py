@@ -112,8 +112,8 @@ class TorchJob(job.Job):
 
     def find_models(self, sources):
         """DDP models as they were made: models that are alike are told apart by that."""
-        from . import model, planned
-        made = {id(ddp): n for n, ddp in enumerate(planned.models())}
+        from . import ddp_plan, model
+        made = {id(ddp): n for n, ddp in enumerate(ddp_plan.models())}
         return sorted(model.find(self._optimizers(sources)), key=lambda module: made.get(id(module), len(made)))
 
     def plan(self):

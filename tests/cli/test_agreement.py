@@ -11,7 +11,7 @@ import unittest.mock
 from support import ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "python"))
-from dpro import agreement, planned, tensorflow_plan  # noqa: E402
+from dpro import agreement, ddp_plan, tensorflow_plan  # noqa: E402
 
 
 class Memory(agreement.Store):
@@ -96,8 +96,8 @@ class Agreement(unittest.TestCase):
 class Alike(unittest.TestCase):
     def test_of_models_that_are_alike_each_gets_its_own_buckets(self):
         plan = types.SimpleNamespace(models=[("A", {"x": 4}), ("B", {"x": 8}), ("A", {"x": 4})])
-        self.assertEqual([planned._model(plan, {"x": 4}, n) for n in range(3)], [0, 2, 2])
-        self.assertEqual(planned._model(plan, {"x": 8}), 1)
+        self.assertEqual([ddp_plan._model(plan, {"x": 4}, n) for n in range(3)], [0, 2, 2])
+        self.assertEqual(ddp_plan._model(plan, {"x": 8}), 1)
 
 
 class Names(unittest.TestCase):

@@ -224,7 +224,7 @@ class MpiTest(Case):
     def test_files_that_the_first_does_not_see_but_has_to_read_are_told(self):
         rank1 = shutil.move(os.path.join(self.copy("byteps-torch-n2"), "hostvm", "rank1"), self.path("other"))
         self.assert_error(mpirun((1, DPRO, "replay", self.path("byteps-torch-n2")), (1, DPRO, "replay", rank1)), INPUT,
-                          "other/kineto.json.gz: the first process does not see it, .* copy the trace to one machine")
+                          "other/kineto.json.gz: the first process does not see this file, .* copy the trace to one machine")
 
     def test_ranks_that_nobody_has_are_told_of(self):
         os.remove(self.path("trace", "rank2.json.gz"))

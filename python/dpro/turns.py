@@ -308,7 +308,7 @@ class Turns:
         """The job is no longer what it was before that step."""
         self._session.left_out(name, problem)
         self._back()
-        self._session.turns_over("after %s with %s, %s%s: checkpoints of before step %d are sound" % (after, name, problem, more, step))
+        self._session.turns_over("after %s with %s, %s%s: checkpoints from before step %d are sound" % (after, name, problem, more, step))
 
     def _next_block(self):
         names = self._session.next_block()

@@ -114,7 +114,7 @@ class Session(Case):
 
     def test_without_a_servers_profile_the_run_metadata_is_replayed(self):
         facts = self.assert_replays(self.copied(ps0=None))
-        self.assertRegex(facts["warnings"][0], r"hostvm/rank0/runmeta.pb.gz: there is no profile of ps 0 beside it")
+        self.assertRegex(facts["warnings"][0], r"hostvm/rank0/runmeta.pb.gz: no profile of ps 0 is beside it")
         self.assertEqual(facts["trace"]["iterations"], 1)
 
     def test_profiles_of_two_runs_are_not_put_together(self):

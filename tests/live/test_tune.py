@@ -204,7 +204,7 @@ class Tune(live.Case):
         self.assertEqual(len(out), 1, names)
         self.assertEqual(names[out[0]]["why"], "rank 1: its parameters are no longer those of rank 0")
         self.assertIn("tune: the job goes on as it was: after steps with %s, rank 1: its parameters are no longer those of rank 0, which "
-                      "they were before: what was saved before step " % out[0], run.err)
+                      "they were before: checkpoints from before step " % out[0], run.err)
         self.assertEqual((told["complete"], told["race"]["winner"]), (False, "baseline"))
         with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
             own = json.load(file)["communication"]
@@ -218,7 +218,7 @@ class Tune(live.Case):
         out = [name for name, one in names.items() if one["kind"] == "failed"]
         self.assertEqual(len(out), 1, names)
         self.assertRegex(names[out[0]]["why"], "gradients are 2 times the mean of the ranks'$")
-        self.assertRegex(run.err, "tune: the job goes on as it was: after a step with %s, .*what was saved before step "
+        self.assertRegex(run.err, "tune: the job goes on as it was: after a step with %s, .*checkpoints from before step "
                          % re.escape(out[0]))
         self.assertEqual((told["complete"], told["race"]["winner"]), (False, "baseline"))
 

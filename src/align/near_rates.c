@@ -8,6 +8,14 @@ struct near_third {
     double median, error, at; /* its standard error; its mean time on the low clock */
 };
 
+/* How much further the high clock is before the low one than at another moment. Times may be as far
+ * apart as an int64_t can tell, so it is worked out modulo 2^64. */
+static double further_before(const struct near *near, const struct near *other)
+{
+    return (double)(int64_t)(((uint64_t)near->high_ns - (uint64_t)other->high_ns) -
+                             ((uint64_t)near->low_ns - (uint64_t)other->low_ns));
+}
+
 static struct near_third third_of(const struct pair *pair, int64_t from_ns, int64_t to_ns,
                                   double *scratch)
 {
@@ -18,9 +26,8 @@ static struct near_third third_of(const struct pair *pair, int64_t from_ns, int6
     EACH (const struct near, near, pair->nears) {
         if (near->low_ns < from_ns || near->low_ns > to_ns)
             continue;
-        is.at += (double)(near->low_ns - from_ns);
-        scratch[n++] = (double)((near->high_ns - pair->nears.at->high_ns) -
-                                (near->low_ns - pair->nears.at->low_ns));
+        is.at += (double)((uint64_t)near->low_ns - (uint64_t)from_ns);
+        scratch[n++] = further_before(near, pair->nears.at);
     }
     if (n < FEWEST)
         return is;
@@ -50,8 +57,9 @@ static double rate_of_nears(const struct window *window, const struct pair *pair
     }
     if (from >= to)
         return 0;
-    struct near_third first = third_of(pair, from, from + (to - from) / 3, scratch);
-    struct near_third last = third_of(pair, to - (to - from) / 3, to, scratch);
+    int64_t third = to / 3 - from / 3;
+    struct near_third first = third_of(pair, from, from + third, scratch);
+    struct near_third last = third_of(pair, to - third, to, scratch);
     double apart = last.median - first.median, rate = apart / (last.at - first.at);
     bool sure = fabs(apart) > ROUNDING_NS + SURE * hypot(first.error, last.error);
     return sure && fabs(rate) < ALIGN_MAX_DRIFT ? rate : 0;

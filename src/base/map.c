@@ -3,7 +3,11 @@
  * Linear probing, at most half full. */
 #include "base/base.h"
 
-#include <assert.h>
+/* A slot's key 0 is none, so that 0 has another one. */
+static uint64_t own_key(uint64_t key)
+{
+    return key ? key : UINT64_C(0xf1e2d3c4b5a69788);
+}
 
 static struct map_slot *map_find(const struct map *map, uint64_t key)
 {
@@ -27,7 +31,6 @@ static void map_grow(struct map *map)
 /* A key's slot, or a free one for it. */
 static struct map_slot *map_place(struct map *map, uint64_t key)
 {
-    assert(key != 0);
     if (map->n_slots / 2 <= map->n)
         map_grow(map);
     return map_find(map, key);
@@ -35,16 +38,16 @@ static struct map_slot *map_place(struct map *map, uint64_t key)
 
 void map_set(struct map *map, uint64_t key, uint64_t value)
 {
-    struct map_slot *slot = map_place(map, key);
+    struct map_slot *slot = map_place(map, own_key(key));
     map->n += !slot->key;
-    *slot = (struct map_slot){key, value};
+    *slot = (struct map_slot){own_key(key), value};
 }
 
 bool map_get(const struct map *map, uint64_t key, uint64_t *value)
 {
-    if (map->n_slots == 0 || key == 0)
+    if (map->n_slots == 0)
         return false;
-    const struct map_slot *slot = map_find(map, key);
+    const struct map_slot *slot = map_find(map, own_key(key));
     if (!slot->key)
         return false;
     if (value)
@@ -54,9 +57,9 @@ bool map_get(const struct map *map, uint64_t key, uint64_t *value)
 
 static uint64_t *first_value(struct map *map, uint64_t key, uint64_t value)
 {
-    struct map_slot *slot = map_place(map, key);
+    struct map_slot *slot = map_place(map, own_key(key));
     if (!slot->key) {
-        *slot = (struct map_slot){key, value};
+        *slot = (struct map_slot){own_key(key), value};
         map->n++;
     }
     return &slot->value;

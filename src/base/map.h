@@ -1,4 +1,4 @@
-/* Hash map from a non-zero 64-bit key to a 64-bit value. */
+/* Hash map from a 64-bit key to a 64-bit value. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +14,7 @@ struct map {
     size_t n, n_slots;
 };
 
-/* A zeroed struct map is an empty one. Key 0 is not allowed. */
+/* A zeroed struct map is an empty one. */
 void map_set(struct map *map, uint64_t key, uint64_t value);
 bool map_get(const struct map *map, uint64_t key, uint64_t *value); /* value may be NULL */
 /* The value that the key has, else `otherwise`. */

@@ -180,11 +180,15 @@ TEST(a_map_keeps_the_first_value_and_adds_up)
     assert_true(map_insert(&map, 7, 1));
     assert_false(map_insert(&map, 7, 2));
     assert_int_equal(map_first(&map, 7, 3), 1);
+    assert_false(map_get(&map, 0, NULL));
+    assert_true(map_insert(&map, 0, 3)); /* as of a name that is empty */
+    assert_true(map_get(&map, 0, NULL));
+    assert_false(map_insert(&map, 0, 3));
     assert_int_equal(map_first(&map, 8, 3), 3);
     for (uint64_t key = 100; key < 200; key++) /* the map grows meanwhile */
         assert_int_equal(map_add(&map, key, key), key);
     assert_int_equal(map_add(&map, 150, 2), 152);
-    assert_int_equal(map.n, 102);
+    assert_int_equal(map.n, 103);
     FREE_ALL(&map);
     assert_null(map.slots);
 }

@@ -250,12 +250,12 @@ static bool find_ends(const struct ranks_maker *m)
                 first_ns[at] = op ? MIN(first_ns[at], ns) : first_ns[at];
                 last_ns[at] = op ? MAX(last_ns[at], ns) : last_ns[at];
             }
-        int64_t apart_ns = last_ns[ENDS] - first_ns[ENDS];
+        double apart_ns = (double)last_ns[ENDS] - (double)first_ns[ENDS]; /* < 0: of nothing */
         if (apart_ns < LATE_NS / 10)
             continue;
         n_apart++;
-        n_met += first_ns[BEGINS] >= last_ns[ENDS] - TOGETHER_NS &&
-                 last_ns[BEGINS] - first_ns[BEGINS] <= apart_ns / 10;
+        n_met += (double)first_ns[BEGINS] >= (double)last_ns[ENDS] - TOGETHER_NS &&
+                 (double)last_ns[BEGINS] - (double)first_ns[BEGINS] <= apart_ns / 10;
     }
     return n_met > 0 && n_met * 10 >= n_apart * 9;
 }

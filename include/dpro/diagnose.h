@@ -64,7 +64,7 @@ struct dpro_cause {
     const char *next_step;   /* a sentence; NULL: none */
     const char *command;     /* a `dpro whatif` of it; NULL: there is none */
     int64_t command_gain_ns; /* what that answers, 2 % of the iteration or more, and */
-    int64_t command_half_ns; /* half of its 95 % interval */
+    int64_t command_half_ns; /* half of its 95 % interval; -1: of one iteration there is none */
 };
 
 struct dpro_abstained {

@@ -236,7 +236,8 @@ static void ask_remedy(struct remedy_asked *a, const struct remedy *remedy)
 
 static const struct dpro_estimate none = {0, 0}, not_asked = {NAN, 0};
 
-/* Of what no model answers, such as of a timeline of stages. */
+/* Of what no model answers, such as of a timeline of stages. It is as unsure as the cause's blame,
+ * which is of the same iterations. */
 static struct dpro_estimate replay_answer_of(const struct remedy_asked *a, int threads)
 {
     int64_t before_ns = a->d->iteration_ns;
@@ -253,7 +254,9 @@ static struct dpro_estimate replay_answer_of(const struct remedy_asked *a, int t
     if (rc < 0)
         return not_asked;
     double gain_ns = (double)(before_ns - after_ns);
-    return gain_ns >= LEAST_WON * (double)before_ns ? (struct dpro_estimate){gain_ns, 0} : none;
+    double std = (double)MAX(a->cause->uncertainty_ns, 0) / HALF_OF_95_PCT;
+    std *= gain_ns / (double)MAX(a->cause->blame_ns, 1);
+    return gain_ns >= LEAST_WON * (double)before_ns ? (struct dpro_estimate){gain_ns, std} : none;
 }
 
 /* What it wins, and its standard error; 0: too little; NAN: the job can't be asked. */
@@ -310,7 +313,8 @@ void command_find(struct dpro_cause *cause, const struct diagnosed *d,
         if (!(gain.value > 0) || (cause->command && sure_ns <= known_ns))
             continue;
         cause->command_gain_ns = llround(gain.value);
-        cause->command_half_ns = llround(HALF_OF_95_PCT * gain.std);
+        cause->command_half_ns =
+            replays && cause->uncertainty_ns < 0 ? -1 : llround(HALF_OF_95_PCT * gain.std);
         lever = sure_ns > 0 ? remedies[i].lever : NULL;
         cause->command = replays ? arena_format(arena, "dpro replay %s", trace)
                                  : arena_format(arena, "dpro whatif %s %s", trace, asked.option);

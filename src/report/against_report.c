@@ -255,7 +255,8 @@ void diagnosis_write_cause(struct writer *w, const struct dpro_graph *graph,
                       MS("start_ms", e->start_ns), MS("ms", e->ns));
     writer_fields(w, TEXT("next_step", cause->next_step), TEXT("command", cause->command),
                   MS_IF("command_gain_ms", cause->command, cause->command_gain_ns),
-                  MS_IF("command_uncertainty_ms", cause->command, cause->command_half_ns));
+                  MS_IF("command_uncertainty_ms", cause->command && cause->command_half_ns >= 0,
+                        cause->command_half_ns));
     writer_close(w, '}');
 }
 

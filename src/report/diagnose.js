@@ -46,7 +46,7 @@ function diagnosisCard(d, goTo, iteration) {
         ["in order: what it wins as number " + c.order + " of those taken away", ms(c.in_order_ms)],
         ["where", [listed("rank", c.ranks), listed("iteration", c.iterations)].filter(Boolean).join("; ") || "all ranks and iterations"]]),
       c.next_step ? el("p", "", el("strong", "", "Next: "), c.next_step) : null,
-      c.command ? [command(c.command), el("p", "dim", "wins " + ms(c.command_gain_ms) + " ± " + ms(c.command_uncertainty_ms) + (c.command_gain_ms > c.command_uncertainty_ms ? "" : ", too little to be sure of") + ", as this command says")] : null,
+      c.command ? [command(c.command), el("p", "dim", "wins " + ms(c.command_gain_ms) + (c.command_uncertainty_ms === null ? "" : " ± " + ms(c.command_uncertainty_ms)) + (c.command_gain_ms > c.command_uncertainty_ms ? "" : ", too little to be sure of") + ", as this command says")] : null,
       c.parts.length ? [el("h3", "", "Its parts"), barRows(c.parts.slice(0, 24).map((p) => [p.what, [[p.what, p.blame_ms, "FW"]], ms(p.blame_ms)]), c.blame_ms)] : null,
       c.evidence.length ? [el("h3", "", "Its ops, the largest first; each selects and zooms its place in the timeline" + (known(iteration) ? " (iteration " + iteration + ")" : "")), evidenceTable(c.evidence),
         el("h3", "", "The same ops in ui.perfetto.dev, with timeline.json.gz: a query (SQL)"), command(query(c.evidence))] : null,

@@ -210,8 +210,9 @@ static void write_cause(struct writer *w, const struct diagnosis_facts *d,
     if (c->next_step)
         table_escaped(w, "  next", 7, c->next_step);
     if (c->command)
-        writer_printf(w, "       %s   # wins %s +- %s ms%s\n", c->command,
-                      SHOWN(d, c->command_gain_ns), SHOWN(d, c->command_half_ns),
+        writer_printf(w, "       %s   # wins %s%s%s ms%s\n", c->command,
+                      SHOWN(d, c->command_gain_ns), c->command_half_ns < 0 ? "" : " +- ",
+                      c->command_half_ns < 0 ? "" : SHOWN(d, c->command_half_ns),
                       c->command_gain_ns > c->command_half_ns ? "" : ", too little to be sure of");
 }
 

@@ -197,6 +197,8 @@ class TestStages(Case):
             self.assertLess(abs(cause["blame_ms"] - lost_ms), 0.1 * lost_ms)
             self.assertRegex(cause["command"], r"^dpro replay \S+ --delay COMPUTE@1=0\.\d+$")
             self.assertLess(abs(cause["command_gain_ms"] - lost_ms), 0.1 * lost_ms)
+        single = self.assert_json("diagnose", self.write("one.csv", StageJob(dp=3, stages=3, steps=1, times=uneven(9, by=3)).csv()))
+        self.assertEqual([single["causes"][0][key] for key in ("uncertainty_ms", "command_uncertainty_ms")], [None, None])
 
     def test_listed_garbage_collection_is_named_so(self):
         times = uneven(21, by=1)
@@ -215,6 +217,7 @@ class TestStages(Case):
             self.assertIn("gc.freeze", cause["next_step"])
             self.assertRegex(cause["command"], r"^dpro replay \S+ --delay gc=0$")
             self.assertAlmostEqual(cause["command_gain_ms"], lost_ms, delta=0.1 * lost_ms)
+            self.assertGreater(cause["command_uncertainty_ms"], 0)
 
     def test_passes_that_are_long_now_and_then_and_experts_that_are_skewed_are_noise(self):
         source, usual, long, experts = random.Random(30), uneven(30, by=1), {}, {}

@@ -426,7 +426,7 @@ static void report_row(struct table *t, const struct optimize_facts *f, const ch
 {
     char shown[NAME_COLUMNS * 4];
     double share = (double)ns / (double)f->o->summary.baseline_ns;
-    columns_shorten(shown, sizeof shown, what, f->is_likely_other ? 40 : 50); /* what is left */
+    columns_shorten(shown, sizeof shown, what, TABLE_COLUMNS);
     table_cells(t, name);
     cell_times(t, f, ns);
     table_cells(

@@ -58,12 +58,9 @@ void columns_shorten(char *out, size_t size, const char *text, int columns)
     snprintf(out, size, "%.*s...%s", (int)head, safe, safe + tail);
 }
 
-void table_wrapped(struct writer *w, const char *first, int indent, const char *text)
+/* Words of `text` from column `at`; the lines below the first begin at `indent`. */
+static void write_words(struct writer *w, int at, int indent, const char *text)
 {
-    writer_text(w, first);
-    int at = columns_of(first);
-    for (; at < indent; at++)
-        writer_text(w, " ");
     bool line_start = true;
     while (*text) {
         size_t len = strcspn(text, " ");
@@ -91,6 +88,13 @@ void table_wrapped(struct writer *w, const char *first, int indent, const char *
             text++;
     }
     writer_text(w, "\n");
+}
+
+void table_wrapped(struct writer *w, const char *first, int indent, const char *text)
+{
+    int at = columns_of(first), pad = indent > at ? indent - at : 0;
+    writer_printf(w, "%s%*s", first, pad, "");
+    write_words(w, at + pad, indent, text);
 }
 
 void table_cell(struct table *t, const char *format, ...)
@@ -130,19 +134,19 @@ int table_widths(const struct table *t, int widths[TABLE_MOST])
 
 void table_write(struct writer *w, struct table *t)
 {
-    int widths[TABLE_MOST], blanks = 0;
-    table_widths(t, widths);
+    int widths[TABLE_MOST], blanks = 0, last = t->n_cols - 1;
+    int indent = table_widths(t, widths) - widths[last]; /* of the last column */
     for (size_t i = 0; i < t->cells.n; i++) {
         int c = (int)(i % (size_t)t->n_cols);
         const char *text = t->cells.at[i].text;
         int pad = widths[c] - columns_of(text), before = t->left[c] ? 0 : pad;
         if (text[0] != '\0') /* no line ends with blanks */
-            writer_printf(w, "%*s%s", blanks + 2 + before, "", text);
-        blanks = text[0] == '\0' ? blanks + 2 + pad : pad - before;
-        if (c == t->n_cols - 1) {
-            writer_text(w, "\n");
-            blanks = 0;
-        }
+            writer_printf(w, "%*s", blanks + 2 + before, "");
+        if (c == last && t->left[c])
+            write_words(w, indent, indent, text);
+        else
+            writer_printf(w, "%s%s", text, c == last ? "\n" : "");
+        blanks = c == last ? 0 : text[0] == '\0' ? blanks + 2 + pad : pad - before;
     }
     array_fini(&t->cells);
 }

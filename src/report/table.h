@@ -32,7 +32,8 @@ void table_cell(struct table *table, const char *format, ...) __attribute__((for
 void table_fixed(struct table *table, double value, int digits, const char *unit);
 /* Its width in columns, and each column's. */
 int table_widths(const struct table *table, int widths[TABLE_MOST]);
-/* The first row is the header. Empties the table. */
+/* The first row is the header. Words of the last column, where it is left-aligned, may take several
+ * lines. Empties the table. */
 void table_write(struct writer *writer, struct table *table);
 
 /* Words of `text` in lines, all but the first indented. */

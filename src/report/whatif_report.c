@@ -182,7 +182,10 @@ static void write_cannot(struct writer *w, const struct dpro_whatif_answer *a, s
         words_add(&words, ", ", "--%s", q->kind->option);
     }
     words_add(&words, ": ", "%s", why);
-    table_escaped(w, "", 0, words.text);
+    char option[40];
+    size_t len = strcspn(words.text, " ") + 1;
+    snprintf(option, sizeof option, "%.*s", (int)len, words.text);
+    table_escaped(w, option, 4, words.text + len);
 }
 
 static void write_questions_text(struct writer *w, const struct dpro_whatif_answer *a)

@@ -79,7 +79,8 @@ static const struct next_step {
      "Keep memory instead of allocating and freeing it in each iteration, or leave the "
      "allocator more room (expandable segments). Most of it is %s."},
     {"recomputation", ANY,
-     "Recompute fewer modules, as far as memory allows; 'dpro optimize' chooses them."},
+     "Recompute fewer modules, as far as memory allows: those that the job's script recomputes "
+     "(torch.utils.checkpoint), or a plan does ('dpro optimize --memory')."},
     {"sync", ANY,
      "Wait for the GPU less often: read losses and lengths back seldom (.item(), .cpu()), and "
      "copy with non_blocking=True from pinned memory. Most of it is %s."},

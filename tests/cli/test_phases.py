@@ -67,7 +67,7 @@ class Phases(Case):
 
         facts = self.replay("no-sync", accumulate, steps=16, world=2)
         said = {line["title"]: line["text"] for line in facts["verdict"]}
-        seldom = "4 of 16 communicate, .*accumulated.*profiler.step.. once an iteration"
+        seldom = "4 of 16 communicate, .*accumulated.*step.. once an iteration"
         self.assertRegex(said["Next step"], seldom)
         self.assertRegex(" ".join(facts["warnings"]), seldom)
         self.assert_error(dpro("optimize", self.folder), 3, "most iterations show no communication; " + seldom)
@@ -345,6 +345,42 @@ class Unmarked(Case):
             self.update(True)
 
         self.assert_iterations(self.make(penalty, 6), 6, 34)
+
+    def test_a_forward_pass_alone_has_no_gradients_to_add_up(self):
+        def evaluates(_):
+            self.load()
+            self.call("aten::linear", 10_000)
+
+        folder = self.make(evaluates)
+        self.assert_error(dpro("whatif", folder, "--accumulate", "2"), 2, "no backward pass was recorded")
+        self.assertNotRegex(dpro("whatif", folder).out, "(?m)^--accumulate($| +now)")
+
+    def test_losses_of_one_forward_pass_are_no_micro_batches(self):
+        """The second loss is computed once the first one's gradients are there."""
+        def losses(_):
+            first = self.number
+            self.train()
+            self.call("aten::mean", 1000, **{"Sequence number": self.number, "Fwd thread id": 0})
+            self.call("autograd::engine::evaluate_function: MeanBackward0", 1000, 2,
+                      **{"Sequence number": self.number, "Fwd thread id": 1})
+            for layer in reversed(range(10)):
+                self.call("autograd::engine::evaluate_function: AddmmBackward0", 2000, 2,
+                          **{"Sequence number": first + layer, "Fwd thread id": 1})
+            self.number += 1
+            self.update(True)
+
+        facts = self.assert_iterations(self.make(losses), 9, 30 + 22 + 4)
+        self.assertNotIn(facts["micro_batches"], range(2, 100))
+
+    def test_optimizers_that_step_within_backward_passes_mark_no_iterations(self):
+        """One for each parameter, called as soon as its gradient is there."""
+        def steps(_):
+            begin = self.now + 10_000
+            self.train()
+            for layer in range(10):
+                self.events.append(span("Optimizer.step#Adam.step", begin + layer * 2000 + 500, 1000, 2, "user_annotation"))
+
+        self.assert_iterations(self.make(steps), 9, 30, "passes")
 
     def test_ops_that_call_what_is_differentiated_evaluate_too(self):
         """As recorded: aten::linear holds aten::addmm, and the number that the latter has for itself."""

@@ -165,12 +165,16 @@ void learn_batch_curve(struct dpro_model *model)
 /* Whether a batch can be cut, and what that changes beside rounding, follows from the modules that
  * a step calls, and from when it updates parameters. */
 
-/* Of the first rank: whether it updates parameters between backward passes. */
-static bool updates_between(const struct dpro_graph *g)
+/* Of the first rank: whether it updates parameters between backward passes; *backward: whether it
+ * has any. */
+static bool updates_between(const struct dpro_graph *g, bool *backward)
 {
     const struct graph_rank *rank = &g->ranks[0];
     int64_t first = INT64_MAX, last = INT64_MIN;
     uint32_t n = rank->first_op + rank->n_ops - rank->n_message_ops;
+    *backward = false;
+    for (uint32_t op = rank->first_op; op < n; op++)
+        *backward |= g->kind[op] == DPRO_OP_BW;
     for (uint32_t op = rank->first_op; g->seen_start_ns && op < n; op++)
         if (g->kind[op] == DPRO_OP_BW && !(g->flags[op] & GRAPH_OP_GPU)) {
             first = g->seen_start_ns[op] < first ? g->seen_start_ns[op] : first;
@@ -211,6 +215,10 @@ static const char *why_not(const struct dpro_graph *g, struct dpro_model *m)
 {
     const struct model_module *some[2];
     uint32_t n = models_called(m, some), n_cut = g->ranks[0].n_micro_batches;
+    bool backward, between = updates_between(g, &backward);
+    if (!backward)
+        return "no backward pass was recorded, whose gradients micro-batches add up: ask for "
+               "another batch (--batch-size)";
     if (n_cut > 1)
         return arena_format(&m->arena,
                             "a step of the job already computes %u micro-batches: other cuts of "
@@ -227,7 +235,7 @@ static const char *why_not(const struct dpro_graph *g, struct dpro_model *m)
                                 "a step of the job calls its model %u times already, which may be "
                                 "micro-batches: cutting its batch can't be predicted",
                                 m->modules[i].n_calls);
-    if (updates_between(g))
+    if (between)
         return "a step of the job updates parameters between its backward passes: cutting its "
                "batch can't be predicted";
     return NULL;

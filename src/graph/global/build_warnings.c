@@ -129,7 +129,8 @@ static const char *mark_advice(const struct assembly *a)
         return "record more steps, so that a program runs again and again";
     if (strcmp(framework, "mxnet") == 0)
         return "record the job with 'dpro profile', which notes where they begin";
-    return "call profiler.step() once an iteration, or say which range is one (--step-mark)";
+    return "give the profiler a schedule and call its step() once an iteration, or say which range "
+           "is one (--step-mark)";
 }
 
 static bool is_pytorch(const struct assembly *a)

@@ -34,6 +34,7 @@ struct phases_pass {
     int64_t written_ns;   /* the last op that follows and writes into its input */
     int64_t made_ns;      /* and the last that updates into a new tensor */
     int64_t evaluates_ns; /* the first op behind the update that is a forward pass's; INT64_MAX */
+    int64_t again_ns; /* when a pass before last ran one of its functions; INT64_MIN: none did */
     uint32_t n_written, n_made, n_gradients, n_marks;
     bool made; /* all of these: a forward pass's op followed */
     uint32_t step;
@@ -236,7 +237,8 @@ static void join_marks(struct phases_finder *f)
             calls_between(f, &next, last->end_ns, mark->start_ns)) {
             array_add(&f->passes, .start_ns = mark->start_ns, .end_ns = mark->end_ns,
                       .updated_ns = INT64_MIN, .written_ns = INT64_MIN, .made_ns = INT64_MIN,
-                      .evaluates_ns = INT64_MAX, .step = mark->step, .phase = mark->phase);
+                      .again_ns = INT64_MIN, .evaluates_ns = INT64_MAX, .step = mark->step,
+                      .phase = mark->phase);
             last = &f->passes.at[f->passes.n - 1];
         }
         last->end_ns = MAX(last->end_ns, mark->end_ns);
@@ -252,6 +254,20 @@ static size_t pass_at(const struct phases_finder *f, size_t n, int64_t time)
     while (n < f->passes.n && f->passes.at[n].start_ns <= time)
         n++;
     return n;
+}
+
+/* Several losses of one forward pass, as with retain_graph, run its functions several times. */
+static void find_shared_forward(struct phases_finder *f)
+{
+    EACH (const struct backward, function, f->backwards) {
+        size_t n = LOWER_BOUND(k, 0, f->passes.n, f->passes.at[k].start_ns <= function->start_ns);
+        uint32_t i = function->older;
+        while (i != NO_ID && n > 0 && f->backwards.at[i].start_ns >= f->passes.at[n - 1].start_ns)
+            i = f->backwards.at[i].older;
+        if (i != NO_ID && n > 0)
+            f->passes.at[n - 1].again_ns =
+                MAX(f->passes.at[n - 1].again_ns, f->backwards.at[i].start_ns);
+    }
 }
 
 /* TensorFlow's ops that do, whose next step may begin with such as no update needs. */
@@ -340,7 +356,7 @@ static void find_phase(struct phases_finder *f, const struct phases_place *place
 }
 
 /* Takes ops that write as an update. Of the passes since the one before, those that made about as
- * many gradients as the last one are micro-batches. */
+ * many gradients as the last one, each of a forward pass of its own, are micro-batches. */
 static void finish_passes(struct phases_finder *f)
 {
     struct phases_pass *first = f->passes.at;
@@ -360,7 +376,7 @@ static void finish_passes(struct phases_finder *f)
             uint32_t own = counted ? p->n_gradients : p->n_marks,
                      of_last = counted ? pass->n_gradients : pass->n_marks;
             n += (counted || f->numbers.n == 0 || own == of_last) && p->phase == DPRO_OP_BW &&
-                 own > 0 && own >= of_last / 2;
+                 own > 0 && own >= of_last / 2 && p->again_ns < first->start_ns;
         }
         *most = MAX(*most, counted || n > 1 ? n : 0);
         first = pass + 1;
@@ -428,6 +444,7 @@ void build_phases(struct rank_build *rank)
             find_forward_ops(&f, t);
     on_spans(&f, collect_mark);
     join_marks(&f);
+    find_shared_forward(&f);
     on_spans(&f, find_forward_name);
     on_spans(&f, find_update);
     finish_passes(&f);

@@ -120,6 +120,11 @@ static void end_at_heads(const struct training *t, step_part_array *parts)
     }
 }
 
+static int64_t cut_of(const struct trace_span *mark, bool at_start)
+{
+    return at_start ? mark->start_ns : span_end_ns(mark);
+}
+
 /* Cuts a window where an optimizer's step ended, or where its zero_grad began, with a backward pass
  * since the cut before. Several optimizers in a row are one cut, as are those that step within a
  * backward pass. */
@@ -130,7 +135,7 @@ static void cut_at_marks(const struct training *t, const span_array *marks, bool
     const struct trace_span *first = NULL;
     for (size_t i = 0; i < marks->n; i++) {
         const struct trace_span *mark = marks->at[i];
-        int64_t cut = at_start ? mark->start_ns : span_end_ns(mark);
+        int64_t cut = cut_of(mark, at_start);
         if (mark->window != t->window || training_in_pass(t, cut))
             continue;
         first = first ?: mark;
@@ -194,13 +199,15 @@ void steps_from_optimizer(struct rank_build *rank, uint32_t class)
 {
     SCRATCH span_array marks = steps_marks(rank, class);
     SCRATCH bool *in_backward = training_find_backward(rank);
+    bool at_start = class == NAME_ZERO_GRAD;
     for (uint32_t w = 0; w < rank->trace->n_windows && marks.n > 0; w++) {
         struct training t;
-        bool has_marks = false;
-        for (size_t i = 0; i < marks.n; i++)
-            has_marks |= marks.at[i]->window == w;
+        bool has_marks = false; /* where one lies in each backward pass, passes tell more */
         training_find(&t, rank, w, in_backward);
-        if (!steps_at_marks(rank, &t, &marks, class == NAME_ZERO_GRAD) && has_marks)
+        for (size_t i = 0; i < marks.n; i++)
+            has_marks |=
+                marks.at[i]->window == w && !training_in_pass(&t, cut_of(marks.at[i], at_start));
+        if (!steps_at_marks(rank, &t, &marks, at_start) && has_marks)
             steps_whole_window(rank, w);
         training_fini(&t);
     }

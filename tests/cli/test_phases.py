@@ -382,6 +382,27 @@ class Unmarked(Case):
 
         self.assert_iterations(self.make(steps), 9, 30, "passes")
 
+    def test_a_step_whose_gradients_overflowed_is_an_iteration(self):
+        """As a GradScaler skips it. Not where a step zeroes the gradients of each of its losses."""
+        def zero(self):
+            self.call("Optimizer.zero_grad#AdamW.zero_grad", 100, cat="user_annotation")
+
+        def scales(i):
+            zero(self)
+            self.train()
+            if i % 4 != 1:
+                self.update(True)
+
+        def losses(_):
+            for _ in range(2):
+                zero(self)
+                self.train()
+            self.update(True)
+
+        facts = self.assert_iterations(self.make(scales, 12), 12, 30.1 + 4 * 3 / 4)
+        self.assertNotIn(facts["micro_batches"], range(2, 100))
+        self.assert_iterations(self.make(losses, 12), 12, 2 * 30.1 + 4)
+
     def test_ops_that_call_what_is_differentiated_evaluate_too(self):
         """As recorded: aten::linear holds aten::addmm, and the number that the latter has for itself."""
         def linear(us, **numbers):

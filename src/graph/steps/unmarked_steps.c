@@ -195,19 +195,35 @@ static bool steps_at_marks(struct rank_build *rank, const struct training *t,
     return alone || period > 0;
 }
 
+/* A step that is skipped, as its scaled gradients overflowed, is an iteration without an update,
+ * whose gradients are zeroed as the others' are. Where most are zeroed more often, each loss has
+ * its own. */
+static bool skips_updates(const struct training *t, const span_array *marks,
+                          const span_array *zeros)
+{
+    step_part_array updated = {0}, zeroed = {0};
+    cut_at_marks(t, marks, false, &updated);
+    cut_at_marks(t, zeros, true, &zeroed);
+    bool skips = zeroed.n > updated.n + 1 && zeroed.n * 2 <= updated.n * 3;
+    step_parts_fini(&updated);
+    step_parts_fini(&zeroed);
+    return skips;
+}
+
 void steps_from_optimizer(struct rank_build *rank, uint32_t class)
 {
     SCRATCH span_array marks = steps_marks(rank, class);
+    SCRATCH span_array zeros = steps_marks(rank, NAME_ZERO_GRAD);
     SCRATCH bool *in_backward = training_find_backward(rank);
-    bool at_start = class == NAME_ZERO_GRAD;
     for (uint32_t w = 0; w < rank->trace->n_windows && marks.n > 0; w++) {
         struct training t;
         bool has_marks = false; /* where one lies in each backward pass, passes tell more */
         training_find(&t, rank, w, in_backward);
+        bool at_start = class == NAME_ZERO_GRAD || skips_updates(&t, &marks, &zeros);
         for (size_t i = 0; i < marks.n; i++)
             has_marks |=
                 marks.at[i]->window == w && !training_in_pass(&t, cut_of(marks.at[i], at_start));
-        if (!steps_at_marks(rank, &t, &marks, at_start) && has_marks)
+        if (!steps_at_marks(rank, &t, at_start ? &zeros : &marks, at_start) && has_marks)
             steps_whole_window(rank, w);
         training_fini(&t);
     }

@@ -67,6 +67,15 @@ static bool is_warm_up(const struct judge *j, int64_t *ns, struct unusual_range 
     return is_odd_length(j, offsetof(struct step_content, cpu_ns), false, took);
 }
 
+/* With what follows a rank's last step, such as collectives of ranks that had more input. */
+static bool ends_late(const struct judge *j)
+{
+    struct unusual_range took;
+    return j->n_others >= 3 &&
+           j->rank->steps.at[j->step].holds.n_meetings > RANGE(j, n_meetings).most &&
+           is_odd_length(j, offsetof(struct step_content, ns), false, &took);
+}
+
 /* A tenth or more of what it launched, and of the first steps' next to nothing. */
 static bool lost_work(const struct judge *j)
 {
@@ -103,6 +112,10 @@ static bool find_reason(const struct judge *j, bool first, char *text, size_t si
                       on_gpu ? c->n_works : c->n_ops, on_gpu ? "pieces of work on the GPU" : "ops",
                       on_gpu ? works.least : ops.least, first ? "began" : "ended");
     }
+    if (!first && ends_late(j))
+        return REASON("it communicates %" PRId64 " times where the others do so %" PRId64
+                      " times or less, and takes %.2f ms: it goes on after the job's last step",
+                      c->n_meetings, RANGE(j, n_meetings).most, (double)c->ns / 1e6);
     if (!first || !is_warm_up(j, &ns, &took))
         return false;
     return REASON(

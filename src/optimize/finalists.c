@@ -2,7 +2,6 @@
  * The one that is chosen, and what it promises. */
 
 #include "cost/change/families.h"
-#include "cost/learn/uncertainty.h"
 #include "cost/program/buckets.h"
 #include "optimize/finals.h"
 #include "optimize/result.h"
@@ -131,8 +130,10 @@ static void finalists_tune(struct finals *p, struct finalist *tuned)
 static double error_of(const struct finals *p, struct dpro_optimum *o, const struct finalist *f)
 {
     struct dpro_model planned = *p->model;
+    struct timed_job after = {.model = &planned};
     planned.baseline = f->strategy;
-    return uncertainty_of(o->models[DPRO_BASELINE], &planned, &(struct change_beside){0}).speedup *
+    finals_tell(p, f, &after);
+    return uncertainty_of(&o->as_ran, &after, &(struct change_beside){0}).speedup *
            f->measured.left / f->measured.ratio;
 }
 
@@ -146,7 +147,7 @@ static void correct_all(struct finals *p, struct dpro_optimum *o)
         f->measured = turns_correct(p->model, &f->strategy, doubt);
         f->is_barred &= !f->measured.is_known;
         if (f->measured.left < 1)
-            f->expected = f->shares[0] * f->measured.ratio;
+            f->expected = finals_share(p, f, 0) * f->measured.ratio;
     }
 }
 
@@ -195,7 +196,7 @@ static void list_finalists(const struct finals *p, const struct finalist *best, 
     for (uint32_t i = 0; i < 2 * n && o->finalists.n < most; i++) {
         const struct finalist *f = &p->finalists[order[i % n]];
         unsigned kind = kind_of_change(p, f);
-        if (i < n ? kinds[kind] : kind != OF_SETTINGS)
+        if (f->is_out || (i < n ? kinds[kind] : kind != OF_SETTINGS))
             continue;
         double own = error_of(p, o, f);
         if (f->expected - best->expected > REACH_ERRORS * hypot(own, error))
@@ -252,6 +253,12 @@ void result_choose(struct dpro_optimum *o, struct space *space)
     finals_init(&finals, space->model, space->search->n_ways > 0);
     struct finalist *tuned = add_all(&finals, space, &o->models[DPRO_BEST]->baseline);
     finals_evaluate(&finals);
+    bool same = o->models[DPRO_BEST] == o->models[DPRO_BASELINE];
+    o->ran = same ? *space->model : *o->models[DPRO_BASELINE];
+    o->ran.baseline = o->models[DPRO_BASELINE]->baseline;
+    o->as_ran = (struct timed_job){.model = &o->ran};
+    if (same)
+        finals_tell(&finals, &finals.finalists[OF_BASELINE], &o->as_ran);
     correct_all(&finals, o);
     if (tuned)
         finalists_tune(&finals, tuned);

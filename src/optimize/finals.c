@@ -17,7 +17,6 @@
  * change. */
 #define WORTH_COMPUTING 0.01
 #define EQUAL_ERRORS    0.5 /* paired standard errors, within which two are equally fast */
-#define HOPELESS        0.05
 
 /* Beside numbers of the net: what the ways to compute modules cost, all of them. */
 enum { NUMBER_OF_COMPUTING = N_MODEL_NUMBERS };
@@ -49,7 +48,7 @@ struct finalist *finals_add(struct finals *p, const struct dpro_model *model,
                            .name = name,
                            .text = text,
                            .is_computed = computing_is_changed(model, strategy),
-                           .shares = arena_array(&p->arena, p->n_draws, sizeof *f->shares)};
+                           .ns = arena_array(&p->arena, p->n_draws, sizeof *f->ns)};
     f->strategy = buckets_copy(model, strategy, &p->arena);
     return f;
 }
@@ -96,15 +95,27 @@ static struct dpro_model finals_drawn(struct finals *p, uint32_t draw,
     return job;
 }
 
-/* To the second order in each number; iterations differ in computation alone. */
-static double mean_of(const struct finals *p, const double *shares)
+double finals_share(const struct finals *p, const struct finalist *f, uint32_t draw)
 {
-    double mean = shares[0], samples = 0;
+    return f->ns[draw] / p->finalists[OF_BASELINE].ns[draw];
+}
+
+void finals_tell(const struct finals *p, const struct finalist *f, struct timed_job *job)
+{
+    for (uint32_t i = 0; i < p->n_numbers && !f->is_out; i++)
+        if (p->numbers[i] < N_MODEL_NUMBERS)
+            memcpy(job->moved_ns[p->numbers[i]], &f->ns[1 + 2 * i], sizeof job->moved_ns[0]);
+}
+
+/* To the second order in each number; iterations differ in computation alone. */
+static double mean_of(const struct finals *p, const struct finalist *f)
+{
+    double own = finals_share(p, f, 0), mean = own, samples = 0;
     for (uint32_t i = 0; i < p->n_numbers; i++)
-        mean += (shares[1 + 2 * i] + shares[2 + 2 * i]) / 2 - shares[0];
+        mean += (finals_share(p, f, 1 + 2 * i) + finals_share(p, f, 2 + 2 * i)) / 2 - own;
     for (uint32_t s = 0; s < p->n_samples; s++)
-        samples += shares[1 + 2 * p->n_numbers + s] / p->n_samples;
-    return p->n_samples > 0 ? mean + samples - shares[0] : mean;
+        samples += finals_share(p, f, 1 + 2 * p->n_numbers + s) / p->n_samples;
+    return p->n_samples > 0 ? mean + samples - own : mean;
 }
 
 /* By the model itself, which the other jobs are near. */
@@ -112,9 +123,9 @@ static void leave_out_hopeless(struct finals *p)
 {
     double least = INFINITY;
     for (uint32_t f = 0; f < p->n_finalists; f++)
-        least = fmin(least, p->finalists[f].shares[0]);
+        least = fmin(least, p->finalists[f].ns[0]);
     for (uint32_t f = p->n_listed; f < p->n_finalists; f++)
-        p->finalists[f].is_out = p->finalists[f].shares[0] > least * (1 + HOPELESS);
+        p->finalists[f].is_out = p->finalists[f].ns[0] > least * (1 + FINALS_HOPELESS);
 }
 
 /* Of another job than the one that ran, with each of its micro-batches. */
@@ -135,19 +146,23 @@ void finals_evaluate(struct finals *p)
     for (uint32_t draw = 0; draw < p->n_draws; draw++) {
         struct dpro_model job = finals_drawn(p, draw, p->model);
         struct evaluator *evaluator = evaluator_create(&job);
-        double baseline = (double)evaluate_strategy(evaluator, &p->finalists[OF_BASELINE].strategy);
         EACH_OF (struct finalist, f, p->finalists, p->n_finalists)
-            if (!f->is_out)
-                f->shares[draw] =
+            if (!f->is_out && f->ns[draw] == 0)
+                f->ns[draw] =
                     (double)(f->model == p->model ? evaluate_strategy(evaluator, &f->strategy)
-                                                  : evaluate_other(p, draw, f)) /
-                    baseline;
+                                                  : evaluate_other(p, draw, f));
         evaluator_destroy(evaluator);
         if (draw == 0)
             leave_out_hopeless(p);
     }
     EACH_OF (struct finalist, f, p->finalists, p->n_finalists)
-        f->expected = f->is_out ? INFINITY : mean_of(p, f->shares);
+        f->expected = f->is_out ? INFINITY : mean_of(p, f);
+}
+
+static double share_less(const struct finals *p, const struct finalist *best,
+                         const struct finalist *other, uint32_t draw)
+{
+    return finals_share(p, other, draw) - finals_share(p, best, draw);
 }
 
 /* One standard error of what one is expected to take less than the other, as a share of an
@@ -155,17 +170,18 @@ void finals_evaluate(struct finals *p)
 static double doubt_of(const struct finals *p, const struct finalist *best,
                        const struct finalist *other)
 {
-    const double *x = best->shares, *y = other->shares;
     uint32_t first = 1 + 2 * p->n_numbers; /* of the samples */
     double squares = 0, mean = 0, spread = 0;
     for (uint32_t i = 1; i < first; i += 2) {
-        double lower = y[i] - x[i], upper = y[i + 1] - x[i + 1];
+        double lower = share_less(p, best, other, i), upper = share_less(p, best, other, i + 1);
         squares += (upper - lower) * (upper - lower) / 4;
     }
     for (uint32_t s = first; s < p->n_draws; s++)
-        mean += (y[s] - x[s]) / p->n_samples;
-    for (uint32_t s = first; s < p->n_draws; s++)
-        spread += (y[s] - x[s] - mean) * (y[s] - x[s] - mean);
+        mean += share_less(p, best, other, s) / p->n_samples;
+    for (uint32_t s = first; s < p->n_draws; s++) {
+        double off = share_less(p, best, other, s) - mean;
+        spread += off * off;
+    }
     if (p->n_samples > 0) /* of their mean */
         squares += spread / (p->n_samples - 1) / p->n_samples;
     return sqrt(squares) * fmax(best->measured.left, other->measured.left);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cost/change/turns.h"
+#include "cost/learn/uncertainty.h"
 #include "cost/program/evaluate.h"
 
 struct finalist {
@@ -17,8 +18,8 @@ struct finalist {
     bool is_computed;                /* modules are computed otherwise than they are */
     bool is_barred;                  /* is shown only, never chosen */
     bool is_out;                     /* takes too long to be chosen, whatever the numbers may be */
-    double *shares;  /* [n_draws] of what the job's own strategy takes there; the first is that of
-                        the model as it is */
+    double *ns;      /* [n_draws] an iteration; the first is that of the model as it is; 0: not
+                        evaluated yet */
     double expected; /* mean of them all; then corrected by what was measured by turns */
     struct correction measured;
 };
@@ -27,6 +28,10 @@ struct finalist {
  * say. Of settings the one that is listed last is the simplest: it has the largest buckets, as few
  * messages cost least. */
 enum { AS_IT_RAN, A_SETTING, PLAIN, NOT_PLAIN, COMPUTED };
+
+/* Those that take so much longer than the best, by the model itself, are left out: the other jobs
+ * are near it. */
+#define FINALS_HOPELESS 0.05
 
 /* The first finalists of any search. */
 enum { OF_BASELINE, OF_BEST, OF_OTHERS };
@@ -50,6 +55,11 @@ struct finalist *finals_add(struct finals *finals, const struct dpro_model *mode
                             const char *text);
 /* Fills in what all are expected to take. */
 void finals_evaluate(struct finals *finals);
+/* Of what the job's own strategy takes there. */
+double finals_share(const struct finals *finals, const struct finalist *finalist, uint32_t draw);
+/* What a finalist takes as the learnt numbers move, to tell its uncertainty. */
+void finals_tell(const struct finals *finals, const struct finalist *finalist,
+                 struct timed_job *job);
 /* The fastest; the simplest of those that are as good, as far as the recording can tell.
  * `may_keep`: the job may stay as it is. */
 const struct finalist *finals_best(const struct finals *finals, bool may_keep);

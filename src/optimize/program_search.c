@@ -97,14 +97,12 @@ static void try_prefetch(struct program_search *s)
 {
     static const char *const names[] = {NULL, "prefetch 1", "prefetch 2"};
     const struct setting from = s->best;
-    struct dpro_error why;
     for (uint32_t n = 1; n <= 2 && !search_stops(&s->search); n++) {
         struct setting ahead = setting_of(s, from.reshards);
-        double std = 0;
         ahead.prefetch = n;
         if (!program_try(s, &ahead))
             continue;
-        fail_on(program_doubt(s, &ahead, &std, NULL, &why), &why);
+        double std = program_judge(s, &ahead)->speedup_std;
         bool sure = (double)from.ns / (double)ahead.ns - 1 > SURE_ERRORS * std;
         if (sure)
             program_keep(s, &ahead);
@@ -166,16 +164,14 @@ static bool is_same(const struct program_search *s, const struct setting *x,
 static void units_list(struct program_search *s, const struct setting *chosen)
 {
     struct dpro_optimum *o = s->optimum;
-    struct dpro_error why;
     for (uint32_t i = 0; i < s->n_rows && o->finalists.n < s->search.options->n_finalists; i++) {
         const struct setting *row = &s->rows[i].setting;
         bool is_there = is_same(s, row, &s->as_ran), is_best = is_same(s, row, chosen);
-        double std = 0;
         for (size_t k = 0; k < o->finalist_settings.n; k++)
             is_there |= is_same(s, o->finalist_settings.at[k], row);
         if (is_there || !program_fits(s, row))
             continue;
-        fail_on(program_doubt(s, row, &std, NULL, &why), &why);
+        double std = program_judge(s, row)->speedup_std;
         if ((double)row->ns / (double)chosen->ns - 1 > SURE_ERRORS * std)
             continue;
         array_add(&o->finalists, s->rows[i].name, row->ns, 100 * std, is_best);
@@ -222,28 +218,31 @@ static void units_decide(struct program_search *s, const struct setting *chosen)
 
 /* ---- programs ---- */
 
-/* A try that was answered before is answered again. */
+/* What was evaluated for one copy of a setting is there for all. */
 static struct finalist *add_finalist(struct finals *p, struct program_search *s,
                                      const struct setting *setting)
 {
-    struct changed_job *job = arena_array(&p->arena, 1, sizeof *job);
-    bool changes = setting->kind != AS_IT_RAN;
-    if (changes)
-        setting_change(s, setting, &s->optimum->arena, job);
-    const struct dpro_model *model = changes ? &job->model : s->model;
+    struct changed_job *job = setting->kind != AS_IT_RAN ? setting_job(s, setting) : NULL;
+    const struct dpro_model *model = job ? &job->model : s->model;
     struct finalist *f = finals_add(p, model, &model->baseline, NULL, NULL);
     f->of = setting;
     f->kind = setting->kind;
     f->is_barred = !program_fits(s, setting);
-    if (changes) {
+    f->ns[0] = (double)setting->ns;
+    if (job) {
         f->passes = &job->change.passes;
         f->n_passes = job->change.n_passes;
     }
+    for (const struct finalist *same = p->finalists; same < f; same++)
+        f->ns = same->model == model ? same->ns : f->ns;
     return f;
 }
 
 static void add_all(struct finals *p, struct program_search *s)
 {
+    int64_t least_ns = MIN(s->as_ran.ns, s->best.ns);
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        least_ns = MIN(least_ns, s->rows[i].setting.ns);
     finals_init(p, s->model, false);
     p->finalists = arena_array(&p->arena, OF_OTHERS + s->n_rows + s->pool.n, sizeof *p->finalists);
     add_finalist(p, s, &s->as_ran)->is_barred = s->optimum->memory.is_needed;
@@ -252,8 +251,13 @@ static void add_all(struct finals *p, struct program_search *s)
         add_finalist(p, s, &s->rows[i].setting)->is_barred = true;
     p->n_listed = p->n_finalists;
     EACH (const struct setting, setting, s->pool)
-        add_finalist(p, s, setting);
+        if ((double)setting->ns <= (double)least_ns * (1 + FINALS_HOPELESS))
+            add_finalist(p, s, setting);
     finals_evaluate(p);
+    finals_tell(p, &p->finalists[OF_BASELINE], &s->before);
+    EACH_OF (const struct finalist, f, p->finalists, p->n_finalists)
+        if (f->kind != AS_IT_RAN)
+            finals_tell(p, f, &f->of->asked->after);
 }
 
 static void add_baselines(struct program_search *s, const struct finals *p)
@@ -261,14 +265,11 @@ static void add_baselines(struct program_search *s, const struct finals *p)
     struct dpro_optimum *o = s->optimum;
     for (uint32_t i = 0; i < s->n_rows; i++) {
         const struct setting *setting = &s->rows[i].setting;
-        double std = 0, share = p ? p->finalists[OF_OTHERS + i].expected : NAN;
-        struct dpro_error err;
-        if (program_doubt(s, setting, &std, NULL, &err) == DPRO_ENOMEM)
-            mem_fail();
+        double share = p ? p->finalists[OF_OTHERS + i].expected : NAN;
         array_add(&o->baselines, .name = s->rows[i].name, .text = s->rows[i].text,
                   .iteration_ns = p ? llround(share * (double)s->as_ran.ns) : setting->ns,
                   .likely_ns = setting->ns, .peak_bytes = setting->peak.bytes,
-                  .uncertainty_pct = 100 * std);
+                  .uncertainty_pct = 100 * program_judge(s, setting)->speedup_std);
     }
 }
 
@@ -315,9 +316,9 @@ static void fill_result(struct program_search *s, const struct setting *chosen)
     o->summary.prefetch = chosen->prefetch;
     if (chosen->kind == AS_IT_RAN)
         return;
-    struct dpro_error why;
-    fail_on(program_doubt(s, chosen, &o->summary.uncertainty_pct, o->peaks, &why), &why);
-    o->summary.uncertainty_pct *= 100;
+    const struct changed_job *job = program_judge(s, chosen);
+    memcpy(o->peaks, job->change.memory, sizeof o->peaks);
+    o->summary.uncertainty_pct = 100 * job->speedup_std;
     o->measured = chosen->measured;
     o->summary.uncertainty_pct *= o->measured.ratio / o->measured.left; /* which is told, too */
     result_tell_turns(o, s->model);
@@ -365,7 +366,9 @@ static void search_start(struct program_search *s)
             s->gathered[unit] = true;
             s->as_ran.reshards[unit] |= g->gather[op] == GATHER(unit, true);
         }
-    s->search.baseline_ns = s->as_ran.ns = evaluate_once(s->model);
+    s->before.model = s->model;
+    job_time(&s->before);
+    s->search.baseline_ns = s->as_ran.ns = llround(s->before.ns);
     s->as_ran.measured = (struct correction){1, 1, false};
     if (s->as_ran.ns == INT64_MAX)
         result_never_ends();
@@ -385,7 +388,9 @@ void search_programs(const struct dpro_model *model, const struct dpro_optimize_
                      bool of_units, struct dpro_optimum **optimum)
 {
     struct dpro_optimum *o = mem_array(1, sizeof *o);
-    struct program_search s = {.search = {.options = options, .told_s = -1, .best_ns = INT64_MAX},
+    double averaged = NAN;
+    struct program_search s = {.averaged = &averaged,
+                               .search = {.options = options, .told_s = -1, .best_ns = INT64_MAX},
                                .graph = options->graph,
                                .model = model,
                                .optimum = o};

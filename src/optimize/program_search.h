@@ -17,6 +17,7 @@ struct setting {
     int64_t ns;                   /* INT64_MAX: such a job can't be predicted */
     struct dpro_memory_peak peak;
     struct correction measured; /* by turns, that `ns` has */
+    struct changed_job *asked;  /* NULL: as it ran, or not asked yet */
 };
 
 struct program_search {
@@ -28,6 +29,8 @@ struct program_search {
     uint64_t limit_bytes;
     uint64_t least_bytes; /* the lowest peak of all that was tried */
     struct setting as_ran, best;
+    struct timed_job before;    /* as it ran */
+    double *averaged;           /* of its pipeline */
     struct kept *kept;          /* by unit: what keeping it changes */
     ARRAY(struct setting) pool; /* that fit, and may be chosen */
     struct {
@@ -41,28 +44,31 @@ struct program_search {
 
 /* A copy that can be changed, and has not been asked for. */
 struct setting setting_like(struct program_search *search, const struct setting *from);
-/* The job so changed; it lasts as long as the arena. */
+/* The job so changed; all copies of a setting have the same. */
 struct changed_job {
     struct dpro_model model;
     struct program_change change;
+    struct timed_job after;
+    double speedup_std;         /* standard error */
+    struct correction measured; /* by turns; ratio 0: not judged yet */
 };
-void setting_change(const struct program_search *search, const struct setting *setting,
-                    struct arena *arena, struct changed_job *job);
+/* Made when it is first needed, of a setting that was answered. */
+struct changed_job *setting_job(const struct program_search *search, const struct setting *setting);
 /* Asks what the job takes and holds so. Fails where the what-if refuses it. */
 int program_ask(struct program_search *search, struct setting *setting, struct dpro_error *err);
 /* Whether it is answered. */
 bool program_try(struct program_search *search, struct setting *setting);
 bool program_fits(const struct program_search *search, const struct setting *setting);
 /* By what was measured by turns. */
-void program_correct(const struct program_search *search, struct setting *setting);
+void program_correct(struct program_search *search, struct setting *setting);
 /* Notes one that fits. */
 void program_keep(struct program_search *search, const struct setting *setting);
 /* A row of the table, if it was answered and there is room. */
 void program_list(struct program_search *search, const char *name, const char *text,
                   const struct setting *setting);
-/* The standard error of its speedup, and its peaks, as a what-if of it says. */
-int program_doubt(const struct program_search *search, const struct setting *setting,
-                  double *speedup_std, struct dpro_memory_peak peaks[2], struct dpro_error *err);
+/* How sure it is. */
+const struct changed_job *program_judge(struct program_search *search,
+                                        const struct setting *setting);
 
 /* micro_batch_search.c */
 void search_micro_batches(struct program_search *search);

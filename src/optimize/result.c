@@ -1,7 +1,6 @@
 /* The public functions that read a result. */
 #include "optimize/result.h"
 
-#include "cost/learn/uncertainty.h"
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/buckets.h"
 #include "cost/program/model_memory.h"
@@ -93,9 +92,8 @@ void result_fill(struct dpro_optimum *o, struct space *space)
     const struct dpro_model *model = o->models[DPRO_BEST];
     struct search *search = space->search;
     struct dpro_optimum_summary *s = &o->summary;
-    bool same = model == o->models[DPRO_BASELINE];
-    struct dpro_model ran = same ? *space->model : *o->models[DPRO_BASELINE],
-                      planned = *space->model;
+    struct dpro_model planned = *space->model;
+    struct timed_job after = {.model = &planned};
     struct computation work = computation_of(space->model, &space->best, &space->arena);
     int64_t bound_ns = lower_bound(space->model, &work);
     keep_baseline(space, o);
@@ -105,9 +103,8 @@ void result_fill(struct dpro_optimum *o, struct space *space)
             o->peaks[which] = memory_peak_told(o->models[which], &o->strategies[which]);
     result_decide(o);
     result_tell_search(o, search);
-    ran.baseline = o->models[DPRO_BASELINE]->baseline;
     planned.baseline = space->best;
-    struct uncertainty unsure = uncertainty_of(&ran, &planned, &(struct change_beside){0});
+    struct uncertainty unsure = uncertainty_of(&o->as_ran, &after, &(struct change_beside){0});
     for (uint32_t i = 0; i < model->n_modules; i++)
         o->computing.n_assumed +=
             model->modules[i].costs[computing_way(model, &space->best, i)].is_assumed;

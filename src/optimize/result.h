@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cost/change/turns.h"
+#include "cost/learn/uncertainty.h"
 #include "optimize/memory_search.h"
 #include "optimize/search.h"
 
@@ -11,6 +12,8 @@ struct dpro_optimum {
     const struct dpro_model *models[2]; /* by enum dpro_which, as all pairs here */
     struct dpro_model changed; /* with the best number of servers, if that is not the job's */
     struct dpro_strategy strategies[2];
+    struct dpro_model ran; /* as the search sees models[DPRO_BASELINE] */
+    struct timed_job as_ran;
     struct correction measured; /* of the best strategy */
     struct memory_search memory;
     struct dpro_computing_search computing;

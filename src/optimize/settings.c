@@ -11,6 +11,7 @@ struct setting setting_like(struct program_search *s, const struct setting *from
     struct arena *a = &s->optimum->arena;
     struct setting to = *from;
     to.ns = INT64_MAX;
+    to.asked = NULL;
     to.reshards = arena_copy(a, from->reshards, s->graph->n_units, sizeof *to.reshards);
     if (from->recomputed)
         to.recomputed = arena_copy(a, from->recomputed, s->model->n_modules, sizeof(bool));
@@ -55,16 +56,29 @@ static struct dpro_changes changes_of(const struct program_search *s, const stru
     return changes;
 }
 
-void setting_change(const struct program_search *s, const struct setting *setting,
-                    struct arena *arena, struct changed_job *job)
+static void setting_change(const struct program_search *s, const struct setting *setting,
+                           struct arena *arena, struct changed_job *job)
 {
     struct notes notes = {.arena = arena};
+    notes.averaged = setting->recomputed ? NULL : s->averaged;
     struct dpro_changes changes = changes_of(s, setting, arena);
     change_copy(s->model, arena, &job->model);
     change_check(&changes, s->model);
     change_programs(s->graph, &changes, &job->model, &notes, &job->change);
     job->change.passes.pause_ns = 0; /* once an iteration */
     array_fini(&notes.lines);
+}
+
+struct changed_job *setting_job(const struct program_search *s, const struct setting *setting)
+{
+    struct arena *arena = &s->optimum->arena;
+    struct changed_job *job = setting->asked;
+    if (job->after.model)
+        return job;
+    setting_change(s, setting, arena, job);
+    job->after = (struct timed_job){
+        .model = &job->model, .others = &job->change.passes, .n_others = job->change.n_passes};
+    return job;
 }
 
 static void settings_predict(const struct program_search *s, struct setting *setting,
@@ -91,6 +105,7 @@ int program_ask(struct program_search *s, struct setting *setting, struct dpro_e
 {
     struct dpro_memory_peak before = {.bytes = 0};
     s->search.n_candidates++;
+    setting->asked = arena_array(&s->optimum->arena, 1, sizeof *setting->asked);
     int rc = OUTCOME(err, settings_predict(s, setting, &before));
     memory_check();
     if (rc < 0)
@@ -125,40 +140,27 @@ void program_keep(struct program_search *s, const struct setting *setting)
               setting->ns);
 }
 
-static int run_whatif(const struct program_search *s, const struct setting *setting,
-                      struct dpro_whatif **whatif, struct dpro_error *err)
+const struct changed_job *program_judge(struct program_search *s, const struct setting *setting)
 {
-    struct dpro_changes changes = changes_of(s, setting, &s->optimum->arena);
-    return dpro_whatif_run(s->graph, s->model, &changes, whatif, err);
+    struct changed_job *job = setting_job(s, setting);
+    struct change_beside beside = {.sink = NULL};
+    if (job->measured.ratio > 0)
+        return job;
+    struct uncertainty u = program_uncertainty(&s->before, &job->after, &job->change, beside);
+    SCRATCH_ARENA struct arena arena = {0};
+    struct dpro_changes changes = changes_of(s, setting, &arena);
+    job_time(&s->before);
+    job_time(&job->after);
+    job->measured = changes_correct(&changes, s->model, &job->model.baseline,
+                                    u.speedup * job->after.ns / s->before.ns);
+    job->speedup_std = u.speedup * job->measured.left / job->measured.ratio;
+    return job;
 }
 
-void program_correct(const struct program_search *s, struct setting *setting)
+void program_correct(struct program_search *s, struct setting *setting)
 {
-    struct dpro_error why;
-    struct dpro_whatif *whatif;
-    fail_on(run_whatif(s, setting, &whatif, &why), &why);
-    setting->measured = whatif->measured;
+    setting->measured = program_judge(s, setting)->measured;
     setting->ns = scaled_ns(setting->measured.ratio, setting->ns);
-    dpro_whatif_destroy(whatif);
-}
-
-int program_doubt(const struct program_search *s, const struct setting *setting,
-                  double *speedup_std, struct dpro_memory_peak peaks[2], struct dpro_error *err)
-{
-    struct arena *a = &s->optimum->arena;
-    struct dpro_whatif *whatif;
-    int rc = run_whatif(s, setting, &whatif, err);
-    if (rc < 0)
-        return rc;
-    *speedup_std = whatif->answer.speedup.std;
-    for (int which = DPRO_BASELINE; peaks && which <= DPRO_BEST; which++) {
-        peaks[which] = whatif->answer.memory[which];
-        if (peaks[which].module)
-            peaks[which].module =
-                arena_copy_string(a, peaks[which].module, strlen(peaks[which].module));
-    }
-    dpro_whatif_destroy(whatif);
-    return 0;
 }
 
 void program_list(struct program_search *s, const char *name, const char *text,

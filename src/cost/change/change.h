@@ -10,6 +10,8 @@
 struct notes {
     struct arena *arena; /* of the texts, and of all that a change makes */
     ARRAY(const char *) lines;
+    double *averaged; /* how uneven the recorded run of a pipeline is, for other changes of the job;
+                         NAN: not asked yet; NULL: there are none */
     const char *untimed; /* why the changed job's time can't be predicted; NULL: it can */
 };
 #define note(notes, ...) array_push(&(notes)->lines, arena_format((notes)->arena, __VA_ARGS__))

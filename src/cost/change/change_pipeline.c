@@ -64,13 +64,13 @@ static double even_out(struct pipeline_writer *w, struct dpro_pipeline_run recor
 
 /* Of a run: how much longer it is where calls are. One that is held up holds up its peer's, too, so
  * that all stages' are at once. */
-static double calls_error(struct pipeline_writer *w, struct dpro_pipeline_run run,
-                          const struct dpro_model *as_it_is)
+double pipeline_calls_error(const struct pipeline_change *change)
 {
-    for (uint32_t r = 0; r < w->m->n_ranks; r++)
-        w->stages[r].call_ns += w->stages[r].call_error_ns;
-    struct dpro_model moved = pipeline_write(w, run);
-    return (double)(evaluate_once(&moved) - evaluate_once(as_it_is));
+    if (change->held_up.n_ranks == 0)
+        return 0;
+    double longer_ns =
+        (double)(evaluate_once(&change->held_up) - evaluate_once(&change->as_written));
+    return hypot(longer_ns, change->join_error_ns);
 }
 
 /* Backward passes at once: no longer than their parts for inputs and for weights, which do some of
@@ -273,7 +273,11 @@ void change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *
         return;
     pipeline_measure(&w, 1, NULL);
     check_shape(&w, modules, before, after);
-    change->averaged = even_out(&w, before);
+    change->averaged = notes->averaged ? *notes->averaged : NAN;
+    if (isnan(change->averaged))
+        change->averaged = even_out(&w, before);
+    if (notes->averaged)
+        *notes->averaged = change->averaged;
     modules->memory.batch_ratio = ratio;
     pipeline_measure(&w, ratio, modules);
     for (uint32_t r = 0; r < model->n_ranks; r++)
@@ -283,11 +287,13 @@ void change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *
     uint32_t n_chunks = pipeline_shape_of(&w, after).n_chunks;
     if (n_chunks > w.p.n_chunks)
         split_stages(&w, modules, n_chunks, notes);
-    double join_error_ns = 0;
     if (before.schedule == DPRO_SCHEDULE_ZERO_BUBBLE && after.schedule != before.schedule)
-        join_error_ns = join_passes(&w, after.n_micro_batches, notes);
-    *model = pipeline_write(&w, after);
-    change->calls_error_ns = hypot(calls_error(&w, after, model), join_error_ns);
+        change->join_error_ns = join_passes(&w, after.n_micro_batches, notes);
+    change->as_written = pipeline_write(&w, after);
+    for (uint32_t r = 0; r < model->n_ranks; r++)
+        w.stages[r].call_ns += w.stages[r].call_error_ns;
+    change->held_up = pipeline_write(&w, after);
+    *model = change->as_written;
     model->launching_ns = 0; /* other ops are launched */
     pipeline_writer_fini(&w);
     note(notes, "a micro-batch's passes take the mean of the recorded ones%s",

@@ -17,7 +17,8 @@ struct pipeline_change {
     uint32_t n_chunks[2]; /* parts of the model that a rank has, before and after */
     double averaged; /* how much longer the recorded run takes, relative, if all micro-batches take
                         what they do in the mean; the new one is taken to err alike */
-    double calls_error_ns; /* of the new run: standard error of what calls take */
+    struct dpro_model as_written, held_up; /* the new run; with calls a standard error longer */
+    double join_error_ns; /* of the new run: standard error of what backward passes at once take */
 };
 
 /* Writes the programs and communications of `model`, which was learnt of `graph`, anew: a stage
@@ -28,6 +29,8 @@ void change_pipeline(const struct dpro_graph *graph, const struct dpro_changes *
                      struct rank_share share, struct dpro_model *model, struct dpro_model *modules,
                      struct notes *notes, struct pipeline_change *change);
 
+/* Of the new run: standard error of what calls, and backward passes at once, take. */
+double pipeline_calls_error(const struct pipeline_change *change);
 /* The peaks of memory before and after, if they are known. */
 void pipeline_peaks(const struct dpro_model *modules, const struct pipeline_change *change,
                     struct dpro_memory_peak peaks[2]);

@@ -6,7 +6,6 @@
 
 #include "cost/change/op_work.h"
 #include "cost/change/replicas.h"
-#include "cost/learn/uncertainty.h"
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/cost.h"
 #include "cost/program/evaluate.h"
@@ -564,4 +563,19 @@ void change_programs(const struct dpro_graph *graph, const struct dpro_changes *
              "at most %u units of the job follow each other, fewer than the %u of --prefetch: each "
              "unit asks for all that follow it",
              change->units.n_in_row, c->prefetch);
+}
+
+struct uncertainty program_uncertainty(struct timed_job *before, struct timed_job *after,
+                                       const struct program_change *change,
+                                       struct change_beside beside)
+{
+    static const struct dpro_model as_it_is = {.page_faults = -1};
+    beside.resharded = change->units.n_edits > 0;
+    beside.rewritten = change->pipeline.averaged;
+    beside.calls_error_ns = pipeline_calls_error(&change->pipeline);
+    if (change->has_modules) {
+        beside.batch = uncertainty_of_batch(&as_it_is, &change->modules);
+        beside.computing_error_ns = change->computing_error_ns;
+    }
+    return uncertainty_of(before, after, &beside);
 }

@@ -5,8 +5,7 @@
 #include "cost/change/change.h"
 #include "cost/change/change_pipeline.h"
 #include "cost/change/change_units.h"
-#include "cost/change/turns.h"
-#include "cost/program/model.h"
+#include "cost/learn/uncertainty.h"
 
 /* All of it is zero where nothing was asked for. */
 struct program_change {
@@ -26,6 +25,11 @@ struct program_change {
 void change_programs(const struct dpro_graph *graph, const struct dpro_changes *changes,
                      struct dpro_model *model, struct notes *notes, struct program_change *change);
 
+/* How unsure the changed job is; `beside` has what else makes it so. */
+struct uncertainty program_uncertainty(struct timed_job *before, struct timed_job *after,
+                                       const struct program_change *change,
+                                       struct change_beside beside);
+
 /* ---- the result of a what-if ---- */
 
 struct dpro_whatif {
@@ -34,6 +38,5 @@ struct dpro_whatif {
     struct program_change programs;
     struct dpro_whatif_answer answer;
     struct dpro_question *questions; /* the answer's */
-    struct correction measured;      /* by turns, which the answer has */
     struct notes notes;
 };

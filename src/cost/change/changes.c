@@ -258,6 +258,16 @@ bool changes_ask_only(const struct dpro_changes *changes, unsigned of)
     return true;
 }
 
+struct correction changes_correct(const struct dpro_changes *changes,
+                                  const struct dpro_model *model,
+                                  const struct dpro_strategy *strategy, double doubt)
+{
+    EACH_OF (const struct change_row, row, change_rows, n_change_rows)
+        if (!row->kind.is_of_plans && change_row_is_asked(row, changes))
+            return (struct correction){1, 1, false};
+    return turns_correct(model, strategy, doubt);
+}
+
 /* Why the job lacks what a change needs; NULL: it has it. */
 static const char *changes_lacks(const struct dpro_model *m, unsigned need)
 {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cost/change/change.h"
+#include "cost/change/turns.h"
 
 /* What a job must have. */
 enum {
@@ -51,6 +52,10 @@ extern const size_t n_change_rows;
 bool change_row_is_asked(const struct change_row *row, const struct dpro_changes *changes);
 /* Whether all changes that are asked for are of one of these; 0: whether none is asked for. */
 bool changes_ask_only(const struct dpro_changes *changes, unsigned of);
+/* By what was measured by turns, if nothing is asked for but what a plan can say. */
+struct correction changes_correct(const struct dpro_changes *changes,
+                                  const struct dpro_model *model,
+                                  const struct dpro_strategy *strategy, double doubt);
 /* Whether the job has what the row needs. */
 void change_check_row(const struct change_row *row, const struct dpro_model *model);
 /* Whether it has what all changes need, and they go together. */

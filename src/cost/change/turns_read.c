@@ -4,6 +4,7 @@
 #include "base/json_members.h"
 #include "cost/change/change_programs.h"
 #include "cost/change/families.h"
+#include "cost/change/turns.h"
 #include "cost/learn/uncertainty.h"
 #include "cost/program/buckets.h"
 #include "cost/program/evaluate.h"
@@ -14,6 +15,7 @@
 struct turns_reading {
     const struct dpro_graph *graph;
     const struct dpro_model *model;
+    struct timed_job before;
     struct turns *to;
     uint32_t schema, version;
     int64_t world_size;
@@ -105,8 +107,11 @@ static void add_turn(struct turns_reading *reading)
         share = share_of_units(reading, &std);
         planned.baseline = reading->strategy;
     } else {
-        share = (double)evaluate_once(&planned) / (double)evaluate_once(reading->model);
-        std = uncertainty_of(reading->model, &planned, &(struct change_beside){0}).speedup;
+        struct timed_job after = {.model = &planned};
+        job_time(&reading->before);
+        job_time(&after);
+        share = after.ns / reading->before.ns;
+        std = uncertainty_of(&reading->before, &after, &(struct change_beside){0}).speedup;
     }
     double doubt = share * std;
     if (doubt > 0 && families_of(&planned, &reading->model->baseline, &planned.baseline))
@@ -201,6 +206,6 @@ int turns_read(const char *const *paths, size_t n_paths, const struct dpro_graph
                const struct dpro_model *model, const struct dpro_trace *trace, struct turns **turns,
                struct dpro_error *err)
 {
-    struct turns_reading reading = {.graph = graph, .model = model};
+    struct turns_reading reading = {.graph = graph, .model = model, .before = {.model = model}};
     return OUTCOME(err, find_file(paths, n_paths, trace, &reading, turns));
 }

@@ -22,14 +22,6 @@ static void show_groups(struct dpro_model *model)
     evaluator_destroy(evaluator);
 }
 
-/* What an iteration is made of. */
-struct iteration {
-    const struct dpro_model *model;
-    const struct dpro_model *others; /* the model of all micro-batches but the last, where each
-                                        communicates */
-    uint32_t n_others;
-};
-
 /* How the work of ranks varies from one iteration to the next. */
 struct spread {
     double *common;   /* [n_samples] by which all ranks vary together; 1 in the mean */
@@ -148,7 +140,7 @@ static void make_draws(const struct dpro_model *model, const struct spread *spre
 }
 
 /* Returns their mean. */
-static double draw_iterations(const struct iteration *it, const struct spread *spread,
+static double draw_iterations(const struct timed_job *it, const struct spread *spread,
                               const char *stage, const struct dpro_sink *sink, struct draws *draws)
 {
     const struct dpro_model *m = it->model;
@@ -190,7 +182,7 @@ static void measured_percentiles(const struct dpro_model *model, const struct dr
  * none of what changes. Where durations changed, that is first
  * what its replay with them tells, which has what holds it up, and then what the mean changes by
  * beside that. */
-static void changed_percentiles(const struct iteration *it, const struct draws *as_it_is,
+static void changed_percentiles(const struct timed_job *it, const struct draws *as_it_is,
                                 const struct draws *draws, double scale,
                                 const struct dpro_prediction *baseline, struct dpro_prediction *p)
 {
@@ -215,23 +207,16 @@ static void changed_percentiles(const struct iteration *it, const struct draws *
     set_percentiles(draws, p);
 }
 
-static int64_t evaluate_changed(const struct dpro_model *model)
-{
-    int64_t ns = evaluate_once(model);
-    if (ns == INT64_MAX)
-        refuse("an iteration of the changed job never ends; change less");
-    return ns;
-}
-
 /* *noise_ns: how much longer the mean of the draws is than the iteration of mean durations, as the
  * slowest of noisy ranks is slower than the slowest of their means. */
-static void whatif_predict(const struct iteration *it, const struct spread *spread,
-                           const char *stage, const struct dpro_sink *sink, struct draws *draws,
-                           int64_t *iteration_ns, double *noise_ns)
+static void whatif_predict(struct timed_job *it, const struct spread *spread, const char *stage,
+                           const struct dpro_sink *sink, struct draws *draws, int64_t *iteration_ns,
+                           double *noise_ns)
 {
-    *iteration_ns = evaluate_changed(it->model);
-    if (it->n_others > 0)
-        *iteration_ns += it->n_others * evaluate_changed(it->others);
+    job_time(it);
+    if (it->ns >= (double)INT64_MAX)
+        refuse("an iteration of the changed job never ends; change less");
+    *iteration_ns = llround(it->ns);
     *noise_ns = 0;
     if (draws->n > 0)
         *noise_ns = draw_iterations(it, spread, stage, sink, draws) - (double)*iteration_ns;
@@ -275,19 +260,11 @@ static void correct_by_turns(const struct dpro_model *model, const struct dpro_c
                              struct uncertainty *u, struct dpro_whatif *w)
 {
     struct dpro_prediction *p = &w->answer.predicted;
-    bool is_plan = model->turns && !w->notes.untimed;
-    w->measured = (struct correction){1, 1, false};
+    double share = (double)p->iteration_ns / (double)w->answer.baseline.iteration_ns;
     if (model->turns && model->turns->problem[0])
         note(&w->notes, "%s", model->turns->problem);
-    for (size_t i = 0; i < n_change_rows; i++)
-        is_plan &=
-            change_rows[i].kind.is_of_plans || !change_row_is_asked(&change_rows[i], changes);
-    if (!is_plan)
-        return;
-    double share = (double)p->iteration_ns / (double)w->answer.baseline.iteration_ns;
-    struct correction c = turns_correct(model, &w->model.baseline, u->speedup * share);
-    w->measured = c;
-    if (c.left == 1)
+    struct correction c = changes_correct(changes, model, &w->model.baseline, u->speedup * share);
+    if (c.left == 1 || w->notes.untimed)
         return;
     note(&w->notes,
          "corrected by measured turns of this job (plans: %zu); without them an iteration takes "
@@ -304,23 +281,13 @@ static void correct_by_turns(const struct dpro_model *model, const struct dpro_c
     }
 }
 
-static void add_uncertainty(const struct dpro_model *model, const struct dpro_changes *changes,
-                            double slowest_error_ns, struct dpro_whatif *w)
+static void add_uncertainty(struct timed_job *before, struct timed_job *after,
+                            const struct dpro_changes *changes, double slowest_error_ns,
+                            struct dpro_whatif *w)
 {
-    static const struct dpro_model as_it_is = {.page_faults = -1};
-    const struct program_change *change = &w->programs;
-    struct change_beside beside = {.resharded = change->units.n_edits > 0,
-                                   .rewritten = change->pipeline.averaged,
-                                   .other = &change->passes,
-                                   .n_others = change->n_passes,
-                                   .slowest_error_ns = slowest_error_ns,
-                                   .calls_error_ns = change->pipeline.calls_error_ns,
-                                   .sink = &changes->sink};
-    if (change->has_modules) {
-        beside.batch = uncertainty_of_batch(&as_it_is, &change->modules);
-        beside.computing_error_ns = change->computing_error_ns;
-    }
-    struct uncertainty u = uncertainty_of(model, &w->model, &beside);
+    const struct dpro_model *model = before->model;
+    struct change_beside beside = {.slowest_error_ns = slowest_error_ns, .sink = &changes->sink};
+    struct uncertainty u = program_uncertainty(before, after, &w->programs, beside);
     correct_by_turns(model, changes, &u, w);
     if (fabs(100 * u.misfit) > MISFIT_TO_TELL_PCT)
         note(&w->notes,
@@ -400,8 +367,9 @@ static void run_whatif(const struct dpro_graph *graph, const struct dpro_model *
     double noise_before, noise_after;
     struct dpro_whatif *w = mem_array(1, sizeof *w);
     change_job(graph, model, changes, NULL, w);
-    struct iteration before = {.model = model},
-                     after = {&w->model, &w->programs.passes, w->programs.n_passes};
+    struct timed_job before = {.model = model}, after = {.model = &w->model,
+                                                         .others = &w->programs.passes,
+                                                         .n_others = w->programs.n_passes};
     struct spread spread = {.mean = 0};
     struct draws draws[2];
     find_spread(&w->model, &w->arena, &spread);
@@ -426,7 +394,7 @@ static void run_whatif(const struct dpro_graph *graph, const struct dpro_model *
         add_stragglers(model, &spread, slowest_ns, w);
     /* the standard error of a standard deviation that so many iterations show */
     slowest_ns /= sqrt(2 * fmax(model->n_samples, 2) - 2);
-    add_uncertainty(model, changes, fabs(slowest_ns), w);
+    add_uncertainty(&before, &after, changes, fabs(slowest_ns), w);
     if (w->model.baseline.fuses &&
         (changes->cycle_ns || changes->fusion_bytes ||
          w->answer.predicted.iteration_ns != w->answer.baseline.iteration_ns))

@@ -140,51 +140,65 @@ static bool is_unsure(const struct dpro_model *model, size_t number)
     return model_number(&net, number)->std != 0 || (learnt && learnt->std != 0);
 }
 
-static double moved_ns(const struct dpro_model *model, size_t number, double errors,
-                       struct arena *arena)
+/* ---- a job's times ---- */
+
+static double moved_ns(const struct dpro_model *model, size_t number, double errors)
 {
+    SCRATCH_ARENA struct arena arena = {0};
     struct dpro_model moved;
-    uncertainty_move(model, number, errors, arena, &moved);
+    uncertainty_move(model, number, errors, &arena, &moved);
     return (double)evaluate_once(&moved);
 }
 
-/* How far the speedup moves when each number that was learnt moves by its standard error, and the
- * prediction with it: the iteration that was measured stays. */
-static void add_learnt(const struct dpro_model *const models[2], const struct change_beside *beside,
-                       struct uncertainty *u)
+static void time_moved(struct timed_job *job, size_t number)
 {
-    SCRATCH_ARENA struct arena arena = {0};
-    for (size_t n = 0; n < N_MODEL_NUMBERS; n++) {
-        double times[2][2]; /* model, lower and upper */
-        bool counts = is_unsure(models[0], n) || is_unsure(models[1], n);
-        for (int i = 0; i < 4 && counts; i++) {
-            double errors = i % 2 ? 1 : -1;
-            times[i / 2][i % 2] = moved_ns(models[i / 2], n, errors, &arena);
-            if (i >= 2 && beside->n_others > 0)
-                times[1][i % 2] += beside->n_others * moved_ns(beside->other, n, errors, &arena);
-        }
-        double upper = counts ? times[0][1] / times[1][1] : 1;
-        double lower = counts ? times[0][0] / times[1][0] : 1;
-        uncertainty_add(u, DPRO_UNCERTAIN_LEARNT, 0, (upper - lower) / (upper + lower),
-                        (upper - lower) / 2);
-        log_progress(beside->sink, "find how sure that is", "numbers", n + 1, N_MODEL_NUMBERS);
+    for (int i = 0; i < 2; i++) {
+        double *ns = &job->moved_ns[number][i], errors = i == 0 ? -1 : 1;
+        if (*ns != 0)
+            continue;
+        *ns = moved_ns(job->model, number, errors);
+        if (job->n_others > 0)
+            *ns += job->n_others * moved_ns(job->others, number, errors);
     }
 }
 
 /* Of an iteration, the time in which its last rank computes beside communication, waits of that
  * rank aside: computing and communicating take that much longer together than the iteration. What
  * is computed meanwhile is slower. */
-static double overlap_of(const struct dpro_model *m)
+void job_time(struct timed_job *job)
 {
+    const struct dpro_model *m = job->model;
     double rate = evaluator_rate(&m->net.link, m->net.link.byte_ns.value);
+    if (job->ns != 0)
+        return;
     struct evaluator *evaluator = evaluator_create(m);
     const struct evaluation *e = evaluate_detail(evaluator, &m->baseline);
     const struct model_rank *rank = &m->ranks[e->last_rank];
     double work = (double)strategy_total_work(m, &m->baseline, rank->program) * rank->work_scale;
-    double overlap_ns =
-        fmax(0, work + (double)e->wire_ns + m->pause_ns - (double)e->iteration_ns) / rate;
+    job->own_ns = (double)e->iteration_ns;
+    job->overlap_ns = fmax(0, work + (double)e->wire_ns + m->pause_ns - job->own_ns) / rate;
     evaluator_destroy(evaluator);
-    return overlap_ns;
+    job->ns = job->own_ns;
+    if (job->n_others > 0)
+        job->ns += job->n_others * (double)evaluate_once(job->others);
+}
+
+/* How far the speedup moves when each number that was learnt moves by its standard error, and the
+ * prediction with it: the iteration that was measured stays. */
+static void add_learnt(struct timed_job *before, struct timed_job *after,
+                       const struct dpro_sink *sink, struct uncertainty *u)
+{
+    for (size_t n = 0; n < N_MODEL_NUMBERS; n++) {
+        if (is_unsure(before->model, n) || is_unsure(after->model, n)) {
+            time_moved(before, n);
+            time_moved(after, n);
+            double upper = before->moved_ns[n][1] / after->moved_ns[n][1];
+            double lower = before->moved_ns[n][0] / after->moved_ns[n][0];
+            uncertainty_add(u, DPRO_UNCERTAIN_LEARNT, 0, (upper - lower) / (upper + lower),
+                            (upper - lower) / 2);
+        }
+        log_progress(sink, "find how sure that is", "numbers", n + 1, N_MODEL_NUMBERS);
+    }
 }
 
 static uint32_t count_collectives(const struct dpro_strategy *s)
@@ -204,16 +218,18 @@ static double cost_of_one(const struct model_net *net)
 }
 
 /* What collectives take beside their bytes and the model hides behind what else is under way. */
-static double hidden_of(const struct dpro_model *m)
+static double hidden_of(struct timed_job *job)
 {
+    const struct dpro_model *m = job->model;
     struct dpro_model free_of = *m; /* collectives of buckets; groups' take as long as they did */
     free_of.net.compute.launch_ns.value = free_of.net.compute.handling_ns.value = 0;
     free_of.net.collective.overhead_ns.value = 0;
     free_of.net.link.message_ns.value = 0;
     free_of.net.learnt.message_ns.value -= m->net.link.message_ns.value;
     double each = cost_of_one(&m->net) - cost_of_one(&free_of.net);
-    double shown = (double)(evaluate_once(m) - evaluate_once(&free_of));
-    return fmax(0, count_collectives(&m->baseline) * each - shown);
+    if (job->free_ns == 0)
+        job->free_ns = (double)evaluate_once(&free_of);
+    return fmax(0, count_collectives(&m->baseline) * each - (job->own_ns - job->free_ns));
 }
 
 /* Of the longer one of two iterations, what the shorter one takes less. */
@@ -279,44 +295,42 @@ static double measured_gain_ns(const struct dpro_model *before, const struct dpr
 
 /* Of the changed job, an iteration on links that are as before. What links gain and what other
  * changes lose may cancel out, and their errors don't. */
-static double on_links_of(const struct dpro_model *before, const struct dpro_model *after,
-                          const struct change_beside *beside, double after_ns)
+static double on_links_of(const struct dpro_model *before, const struct timed_job *after)
 {
     const struct model_link *was = &before->net.link;
-    struct dpro_model own = *after, other;
+    struct dpro_model own = *after->model, other;
     struct model_link *link = &own.net.link;
     if (link->byte_ns.value == was->byte_ns.value &&
         link->within_ns.value == was->within_ns.value &&
         link->message_ns.value == was->message_ns.value)
-        return after_ns;
+        return after->ns;
     link->byte_ns = was->byte_ns;
     link->within_ns = was->within_ns;
     link->message_ns = was->message_ns;
     link->within_message_ns = was->within_message_ns;
     double ns = (double)evaluate_once(&own);
-    if (beside->n_others > 0) {
-        other = *beside->other;
+    if (after->n_others > 0) {
+        other = *after->others;
         other.net.link = own.net.link;
-        ns += beside->n_others * (double)evaluate_once(&other);
+        ns += after->n_others * (double)evaluate_once(&other);
     }
     return ns;
 }
 
-struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after,
+struct uncertainty uncertainty_of(struct timed_job *was, struct timed_job *is,
                                   const struct change_beside *beside)
 {
-    const struct dpro_model *const models[2] = {before, after};
+    const struct dpro_model *before = was->model, *after = is->model;
     struct uncertainty u = {.misfit = 0};
-    add_learnt(models, beside, &u);
+    add_learnt(was, is, beside->sink, &u);
     if (before->measured_ns <= 0) /* a generated job is what its model says */
         return u;
-    double before_ns = (double)evaluate_once(before);
-    double after_ns = (double)evaluate_once(after);
-    if (beside->n_others > 0)
-        after_ns += beside->n_others * (double)evaluate_once(beside->other);
+    job_time(was);
+    job_time(is);
+    double before_ns = was->ns, after_ns = is->ns;
     double ratio = before_ns / after_ns, gain = ratio - 1;
     double noise = before->job_noise, machine = before->machine_std;
-    double between_ns = on_links_of(before, after, beside, after_ns);
+    double between_ns = on_links_of(before, is);
     double of_links = share_of(between_ns, after_ns), of_rest = share_of(before_ns, between_ns);
     u.misfit = before->misfit;
     uncertainty_add(&u, DPRO_UNCERTAIN_ITERATIONS, noise, noise, noise * gain);
@@ -332,7 +346,7 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
     double gain_ns = measured_gain_ns(before, after);
     double unmeasured = fmax(share_of(before_ns, after_ns + gain_ns),
                              share_of(before_ns, between_ns + gain_ns) + of_links);
-    double overlap = fabs(overlap_of(before) - overlap_of(after)) / fmax(before_ns, after_ns);
+    double overlap = fabs(was->overlap_ns - is->overlap_ns) / fmax(before_ns, after_ns);
     const double changes[] = {
         USUAL_ERROR * fmax(unmeasured, overlap),
         beside->rewritten * of_rest,
@@ -341,7 +355,7 @@ struct uncertainty uncertainty_of(const struct dpro_model *before, const struct 
         /* which ranks pause when may change as well */
         before_ns == after_ns ? 0 : USUAL_ERROR * after->moving_pause_ns / after_ns,
         /* in truth anything from none to all of what is hidden may be */
-        other_number ? (hidden_of(after) - hidden_of(before)) / sqrt(3) / after_ns : 0,
+        other_number ? (hidden_of(is) - hidden_of(was)) / sqrt(3) / after_ns : 0,
         other_servers ? UNCERTAINTY_SERVERS : 0,
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)

@@ -42,15 +42,28 @@ struct change_beside {
     bool resharded;   /* other gathers are made than were recorded */
     double rewritten; /* relative error of a pipeline's recorded run, where another is written as it
                          would be */
-    const struct dpro_model *other; /* so many times an iteration, beside what the model has */
-    uint32_t n_others;
-    double batch;                 /* relative standard error of the time for another batch */
+    double batch;     /* relative standard error of the time for another batch */
     double slowest_error_ns;      /* of what the slowest of another number of ranks adds */
     double calls_error_ns;        /* of what calls of other micro-batches take */
     double computing_error_ns;    /* standard error of what modules take in other ways */
     const struct dpro_sink *sink; /* of progress; may be NULL */
 };
 
-/* The uncertainty of two models of one job, each under its own strategy: as it ran, and changed. */
-struct uncertainty uncertainty_of(const struct dpro_model *before, const struct dpro_model *after,
+/* A job under its model's own strategy. Its times are 0 until they are needed. */
+struct timed_job {
+    const struct dpro_model *model;
+    const struct dpro_model *others; /* the model of all micro-batches but the last, where each
+                                        communicates */
+    uint32_t n_others;
+    double own_ns, ns; /* an iteration by the model; with all micro-batches */
+    double overlap_ns; /* in which it computes beside communication */
+    double free_ns;    /* an iteration with collectives of buckets that cost their bytes alone */
+    double moved_ns[N_MODEL_NUMBERS][2]; /* an iteration with a number a standard error lower, or
+                                            higher */
+};
+/* Fills in its first three times. */
+void job_time(struct timed_job *job);
+
+/* Of one job, as it ran and changed. */
+struct uncertainty uncertainty_of(struct timed_job *before, struct timed_job *after,
                                   const struct change_beside *beside);

@@ -68,7 +68,10 @@ static inline void find_next(struct simulation *s, uint32_t clock)
     s->next_ns[0][clock] = ns;
     for (uint32_t level = 1, i = clock / FANOUT; level < s->n_levels; level++, i /= FANOUT) {
         const double *below = s->next_ns[level - 1] + (size_t)i * FANOUT;
-        s->next_ns[level][i] = below[earliest_clock(below)];
+        double earliest_ns = below[earliest_clock(below)];
+        if (s->next_ns[level][i] == earliest_ns)
+            break; /* and so all above stays */
+        s->next_ns[level][i] = earliest_ns;
     }
 }
 

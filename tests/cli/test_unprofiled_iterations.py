@@ -8,10 +8,12 @@ CALLS, BYTES = 4, 50_000  # an iteration's
 HEADER = "t_start_ns,t_end_ns,tid,conn,local,remote,dir,call,offset,requested,returned\n"
 
 
-def iteration(start_ns, offset, n_bytes=BYTES):
-    """Sends in the midst of an iteration."""
+def iteration(start_ns, offset, n_bytes=BYTES, lost=None):
+    """Sends in the midst of an iteration, all but a lost one."""
     lines = []
     for call in range(CALLS):
+        if call == lost:
+            continue
         at = start_ns + 40_000_000 + 2_000_000 * call
         lines.append(f"{at},{at + 1_900_000},1,0,10.0.0.1:4000,10.0.0.2:5000,tx,send,{offset + call * n_bytes},{n_bytes},{n_bytes}\n")
     return "".join(lines)
@@ -27,16 +29,16 @@ class UnprofiledIterations(Case):
                           if event["name"].startswith("ProfilerStep#")]
         self.period_ns = (self.starts_ns[-1] - self.starts_ns[0]) / (len(self.starts_ns) - 1)
 
-    def log(self, times_ns, paused=0, sizes=(BYTES,), late=()):
+    def log(self, times_ns, paused=0, sizes=(BYTES,), late=(), lost=()):
         """Iterations that took these times end when the profile begins; `paused` others went by unrecorded. Of the profile's
-        the `late` ones send when the next has begun."""
+        the `late` ones send when the next has begun. In the `lost` ones the log has no third send."""
         starts, at = [], self.starts_ns[0] - 500_000_000
         for took in reversed(times_ns):
             at -= round(took)
             starts.insert(0, at)
         lines, offset = [HEADER], 0
         for k, start in enumerate(starts):
-            lines.append(iteration(start, offset, sizes[k % len(sizes)]))
+            lines.append(iteration(start, offset, sizes[k % len(sizes)], 2 if k in lost else None))
             offset += CALLS * sizes[k % len(sizes)]
         offset += paused * CALLS * sizes[0]
         for k, start in enumerate(self.starts_ns):
@@ -105,6 +107,13 @@ class UnprofiledIterations(Case):
         self.log(times)
         wire = self.facts()["unprofiled_iterations"]
         self.assertAlmostEqual(wire["iteration_ms"], 0.9 * self.period_ns / 1e6, delta=0.3)
+
+    def test_a_moment_that_the_log_lost_is_of_no_iteration(self):
+        n = []
+        for lost in (), (6,):
+            self.log([5 * self.period_ns, *self.wobbling(0.9)], paused=53, lost=lost)
+            n.append(self.facts()["unprofiled_iterations"]["iterations"])
+        self.assertEqual(n, [10, 6])  # an iteration counts between two others, whose ends are known, too
 
     def test_too_few_iterations_tell_nothing(self):
         self.log(self.wobbling(0.9, 6))

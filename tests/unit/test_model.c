@@ -1,6 +1,7 @@
 /* Models of recorded jobs: what is work, what is waiting, what communication slows down. */
 
 #include "case.h"
+#include "cost/program/cost.h"
 #include "cost/program/evaluate.h"
 #include "graph/graph.h"
 #include "stages_seen.h"
@@ -86,6 +87,27 @@ static struct dpro_model *model_of_two_with(const struct dpro_model_options *opt
 static struct dpro_model *model_of_two(struct dpro_graph **graph)
 {
     return model_of_two_with(NULL, graph);
+}
+
+TEST(the_main_stream_of_a_gpu_is_the_one_that_computes_longest)
+{
+    uint32_t device[] = {0, 1, 2, 2};
+    int64_t dur_ns[] = {10, 30, 20, 90};
+    uint8_t kind[] = {DPRO_OP_FW, DPRO_OP_BW, DPRO_OP_FW, DPRO_OP_COLLECTIVE};
+    uint8_t flags[] = {GRAPH_OP_GPU, GRAPH_OP_GPU, GRAPH_OP_GPU, GRAPH_OP_GPU};
+    struct graph_device devices[3] = {{.kind = DPRO_DEVICE_GPU_STREAM},
+                                      {.kind = DPRO_DEVICE_GPU_STREAM},
+                                      {.kind = DPRO_DEVICE_GPU_STREAM}};
+    struct graph_rank rank = {.n_ops = 4};
+    struct dpro_graph g = {.n_ops = 4, .n_devices = 3, .device = device, .dur_ns = dur_ns};
+    g.kind = kind;
+    g.flags = flags;
+    g.devices = devices;
+    assert_int_equal(rank_main_stream(&g, &rank), 1);
+    dur_ns[2] = 31;
+    assert_int_equal(rank_main_stream(&g, &rank), 2);
+    dur_ns[0] = 32;
+    assert_int_equal(rank_main_stream(&g, &rank), 0);
 }
 
 TEST(learning_tells_how_far_it_is)

@@ -264,6 +264,23 @@ TEST(longer_messages_of_as_many_collectives_are_no_doubt_of_their_own)
     assert_float_equal(part_of(longer, DPRO_UNCERTAIN_CHANGE), 0.15 * (1 - ratio), 1e-9);
 }
 
+/* Of four launches that of the first shows, as the others are beside a transfer: they may show. */
+TEST(launches_that_are_hidden_are_a_doubt_of_more_collectives)
+{
+    const int64_t LAUNCH_NS = 100000;
+    struct job *job = new_job();
+    job->model.measured_ns = OWN_NS;
+    const struct dpro_changes apart = {.bucket_cap_bytes = MIB};
+    job->model.net.compute.launch_ns.value = (double)LAUNCH_NS;
+    struct dpro_whatif *more = ask(job, &apart);
+    double before_ns = (double)dpro_whatif_answer(more)->baseline.iteration_ns;
+    double after_ns = (double)dpro_whatif_answer(more)->predicted.iteration_ns;
+    assert_float_equal(after_ns, 10000000 + LAUNCH_NS + 10.0 * N * MIB, 1);
+    double hidden = 3 * LAUNCH_NS / sqrt(3) / after_ns; /* anything from none to all of it */
+    assert_float_equal(part_of(more, DPRO_UNCERTAIN_CHANGE),
+                       hypot(0.15 * (1 - after_ns / before_ns), hidden), 1e-9);
+}
+
 /* What is recorded is not in doubt: were communication dearer, there would be less work. */
 TEST(what_interference_costs_is_unsure_where_it_was_not_recorded)
 {

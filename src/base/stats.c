@@ -119,31 +119,114 @@ double stats_welch_half(struct mean_std a, size_t n_a, struct mean_std b, size_t
     return high;
 }
 
-struct mean_std stats_mean_std_in_order(const double *values, size_t n)
+enum { LEAST_LEVEL = 3 }; /* values that tell a level from chance */
+
+/* What is left of the squares of values one after the other, each less `correlation` times the one
+ * before it, once those from `since` on are on a level of their own. */
+static double squares_left(const double *values, size_t n, size_t since, double correlation)
 {
-    struct mean_std found = stats_mean_std(values, n);
-    double together = 0, all = found.std * found.std * ((double)n - 1);
-    for (size_t i = 1; i < n; i++)
-        together += (values[i - 1] - found.mean) * (values[i] - found.mean);
-    double correlation = all > 0 ? fmax(together / all, 0) : 0;
-    found.std *= sqrt((1 + correlation) / (1 - correlation));
-    return found;
+    double first = sqrt(1 - correlation * correlation), all = 0, both = 0, level = 0;
+    for (size_t i = 0; i < n; i++) {
+        double value = i > 0 ? values[i] - correlation * values[i - 1] : first * values[0];
+        double own = i < since ? 0 : i == 0 ? first : i == since ? 1 : 1 - correlation;
+        all += value * value;
+        both += value * own;
+        level += own * own;
+    }
+    return level > 0 ? all - both * both / level : all;
 }
 
-bool stats_above_0(double *values, size_t n)
+/* Where values most part into lower ones and, from there on, higher ones whose mean is more than
+ * four times as far above 0; 0: nowhere. */
+static size_t rises_at(const double *values, size_t n)
 {
-    enum { FEWEST = 8 }; /* of fewer, the median deviation may be small by chance */
-    const double OF_MEDIAN = 1.253, OF_DEVIATION = 1.4826;
-    struct mean_std found = stats_mean_std_in_order(values, n);
-    if (found.mean > 3 * found.std / sqrt((double)n) || n < FEWEST)
-        return found.mean > 3 * found.std / sqrt((double)n);
-    double median = stats_median(values, n), n_above = 0;
-    for (size_t i = 0; i < n; i++) {
-        n_above += values[i] > 0;
-        values[i] = fabs(values[i] - median);
+    double most = 0, sum = 0, until = 0;
+    size_t since = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += values[i];
+    for (size_t i = 1; i + LEAST_LEVEL < n; i++) {
+        until += values[i - 1];
+        double before = until / (double)i, after = (sum - until) / (double)(n - i);
+        double apart = (after - before) * (after - before) * (double)i * (double)(n - i);
+        if (i > LEAST_LEVEL && after > before && apart > most) {
+            since = before < after / 4 ? i : 0;
+            most = apart;
+        }
     }
-    return n_above >= (double)n / 2 + sqrt((double)n) &&
-           median > 3 * OF_MEDIAN * OF_DEVIATION * stats_median(values, n) / sqrt((double)n);
+    return since;
+}
+
+/* The likeliest level of each row if noise has that correlation; returns how unlikely all are. */
+static double levels_if(const double *values, size_t n_rows, size_t n, double correlation,
+                        const size_t *rises, size_t *since)
+{
+    const double LEAST_SQUARES = 1e-12;
+    double tries = n > 2 * LEAST_LEVEL + 1 ? (double)n - 2 * LEAST_LEVEL - 1 : 1, unlikely = 0;
+    double sure = (n > 1 ? (double)n * log(1 + 9 / ((double)n - 1)) : 0) +
+                  2 * log(n_rows > 2 ? (double)n_rows - 1 : 1);
+    for (size_t row = 0; row < n_rows; row++, values += n) {
+        double squares = 0, least = 0;
+        for (size_t i = 0; i < n; i++)
+            squares += values[i] * values[i];
+        for (int level = 0; level < 3 && squares > 0; level++) {
+            size_t at = level == 0 ? n : level == 1 ? 0 : rises[row];
+            double left = squares_left(values, n, at, correlation);
+            double is = (double)n * log(fmax(left / squares, LEAST_SQUARES)) +
+                        (level > 0 ? sure : 0) + (level > 1 ? 2 * log(tries) : 0);
+            if (level == 0 || (is < least && (level == 1 || at > 0))) {
+                least = is;
+                since[row] = at;
+            }
+        }
+        unlikely += squares > 0 ? least - log(1 - correlation * correlation) : 0;
+    }
+    return unlikely;
+}
+
+/* Values far from the median of their row count as those at three standard deviations from it. */
+static void clip_rows(double *values, size_t n_rows, size_t n)
+{
+    const double OF_DEVIATION = 1.4826;
+    SCRATCH double *some = mem_array(n + 1, sizeof *some);
+    for (size_t row = 0; row < n_rows; row++, values += n) {
+        memcpy(some, values, n * sizeof *some);
+        double median = stats_median(some, n);
+        for (size_t i = 0; i < n; i++)
+            some[i] = fabs(values[i] - median);
+        double most = 3 * OF_DEVIATION * stats_median(some, n);
+        for (size_t i = 0; i < n && most > 0; i++)
+            values[i] = fmax(fmin(values[i], median + most), median - most);
+    }
+}
+
+void stats_levels(const double *values, size_t n_rows, size_t n, size_t *since)
+{
+    enum { FEWEST = 8, CORRELATIONS = 29 }; /* of fewer, correlation and deviation are chance */
+    int n_correlations = n_rows > 0 && (n_rows - 1) * n < FEWEST ? 1 : CORRELATIONS;
+    size_t n_all = n_rows * n;
+    SCRATCH double *rows = mem_array(n_all + 1, sizeof *rows);
+    SCRATCH size_t *rises = mem_array(n_rows + 1, sizeof *rises);
+    SCRATCH size_t *found = mem_array(n_rows + 1, sizeof *found);
+    SCRATCH size_t *likeliest = mem_array(n_rows + 1, sizeof *likeliest);
+    memcpy(rows, values, n_all * sizeof *rows);
+    for (size_t row = 0; row < n_rows; row++) {
+        since[row] = found[row] = n;
+        rises[row] = rises_at(values + row * n, n);
+    }
+    for (int clipped = 0; clipped < (n < FEWEST ? 1 : 2); clipped++) {
+        double least = INFINITY;
+        for (int k = 0; k < n_correlations; k++) {
+            double unlikely = levels_if(rows, n_rows, n, 1 - exp2(-0.5 * k), rises, found);
+            if (unlikely < least)
+                memcpy(likeliest, found, n_rows * sizeof *found);
+            least = fmin(least, unlikely);
+        }
+        for (size_t row = 0; row < n_rows; row++) {
+            since[row] = since[row] == n ? likeliest[row] : since[row];
+            rises[row] = 0;
+        }
+        clip_rows(rows, n_rows, n);
+    }
 }
 
 int64_t stats_mean_i64(const int64_t *values, size_t n)

@@ -34,17 +34,14 @@ double stats_welch_p(struct mean_std a, size_t n_a, struct mean_std b, size_t n_
 /* How far apart their means are where that is p: half of the interval of the difference. */
 double stats_welch_half(struct mean_std a, size_t n_a, struct mean_std b, size_t n_b, double p);
 
-/* The same of values one after the other, whose deviation is as much larger as their mean varies
- * more than that of independent ones: by the correlation of each with the next (Bayley and
- * Hammersley, 1946). A machine that wanders is slow for a while, and then it is not. */
-struct mean_std stats_mean_std_in_order(const double *values, size_t n);
-
-/* Whether values one after the other are above 0 by more than chance explains: their mean is, by
- * three times its standard error. Or the median, and the share of those above 0 by two standard
- * errors of a coin's: a few values far below don't move them, and tell nothing of the others'
- * spread.
- */
-bool stats_above_0(double *values, size_t n);
+/* Of rows of values one after the other, such as what each rank takes longer than its peers, the
+ * first from which on they are on a level of their own: 0, one before the last three, or n, if they
+ * vary around 0. A machine that wanders is slow for a while, and then it is not: noise of all rows
+ * is that of a first-order autoregression, whose correlation and levels are the likeliest together
+ * (maximum likelihood). A level counts that is as unlikely by chance as a mean at three standard
+ * errors of independent values, for each of the other rows, and for each place that it may begin
+ * at. So it does where values far from the median are clipped: a few tell nothing of the others. */
+void stats_levels(const double *values, size_t n_rows, size_t n, size_t *since);
 
 /* The mean, to the nearest integer; no sum overflows. */
 int64_t stats_mean_i64(const int64_t *values, size_t n);

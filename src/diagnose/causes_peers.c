@@ -66,70 +66,38 @@ static struct beside beside_some(const struct peers *p, const struct diagnosed *
     return b;
 }
 
-enum { LEAST_OFTEN = 3 }; /* iterations that tell chance */
-#define LEAST_SLOW 0.02   /* of what its peers take */
+#define LEAST_SLOW 0.02 /* of what its peers take */
 
-/* Whether the rank takes longer than its peers (sign -1: less long) from the first iteration to the
- * end: in most of them, and in the mean, by `least`, and by more than chance explains, as a rank
- * that replay calls a straggler does. Where there are too few to tell, by 5 %. */
-static bool rank_differs(const struct beside *b, uint32_t rank, uint32_t first, uint32_t end,
-                         int sign, double least)
+/* Whether the rank takes longer than its peers (sign -1: less long) from an iteration on: in most
+ * of them, and in the mean, by `least`; where there are too few to tell chance, by 5 %. */
+static bool rank_differs(const struct beside *b, uint32_t rank, size_t first, int sign,
+                         double least)
 {
+    enum { LEAST_OFTEN = 3 };
     const double *own = b->own + (size_t)rank * b->n, *more = b->more + (size_t)rank * b->n;
-    uint32_t n = end - first, n_differ = 0;
+    size_t n = b->n - first, n_differ = 0;
     double by = stats_mean_std(more + first, n).mean;
     double others = stats_mean_std(own + first, n).mean - by;
-    SCRATCH double *signed_more = mem_array(n + (size_t)1, sizeof *signed_more);
     least = n < LEAST_OFTEN ? 0.05 : least;
-    for (uint32_t i = first; i < end; i++) {
-        signed_more[i - first] = sign * more[i];
+    for (size_t i = first; i < b->n; i++)
         n_differ += sign * more[i] > least * (own[i] - more[i]);
-    }
-    return others > 0 && sign * by > least * others && n_differ * 2 > n &&
-           stats_above_0(signed_more, n);
+    return others > 0 && sign * by > least * others && n_differ * 2 > n;
 }
 
-/* Whether values differ from the one at `since` on, at three standard errors of all tries: this
- * place is the best of those that were tried (Bonferroni's correction). */
-static bool is_apart(const double *values, uint32_t since, uint32_t n)
-{
-    const double AT_3_SIGMA = 0.0027, n_tried = n - 2.0 * LEAST_OFTEN - 1;
-    struct mean_std before = stats_mean_std_in_order(values, since);
-    struct mean_std after = stats_mean_std_in_order(values + since, n - since);
-    return stats_welch_p(before, since, after, n - since) * n_tried < AT_3_SIGMA;
-}
-
-/* The iteration from which on the rank is slow: the first, or one that most parts what it takes
- * more from what it took more before; the number of iterations: it is not slow. */
-static uint32_t slow_since(const struct beside *b, uint32_t rank)
-{
-    const double *more = b->more + (size_t)rank * b->n;
-    uint32_t n = b->n, since = 0;
-    double most = 0, before = 0, after = 0;
-    for (uint32_t i = LEAST_OFTEN + 1; i + LEAST_OFTEN < n; i++) {
-        double left = stats_mean_std(more, i).mean, right = stats_mean_std(more + i, n - i).mean;
-        double apart = (right - left) * (right - left) * i * (n - i);
-        if (right <= left || apart <= most)
-            continue;
-        since = i;
-        most = apart;
-        before = left;
-        after = right;
-    }
-    if (since > 0 && before < after / 4 && is_apart(more, since, n) &&
-        rank_differs(b, rank, since, n, 1, 0.05))
-        return since;
-    return rank_differs(b, rank, 0, n, 1, LEAST_SLOW) ? 0 : n;
-}
-
-/* Where most ranks are slow alike, the few that are not show it. */
-static struct beside beside_peers(const struct peers *p, const struct diagnosed *d,
+/* By rank, from which iteration on it differs from its peers by more than chance explains. Where
+ * most ranks are slow alike, the few that are not show it. */
+static struct beside beside_peers(const struct peers *p, const struct diagnosed *d, size_t *since,
                                   struct arena *arena)
 {
     struct beside b = beside_some(p, d, false, arena);
-    for (uint32_t r = 0; r < d->g->n_ranks; r++)
-        if (rank_differs(&b, r, 0, b.n, -1, 0.05))
-            return beside_some(p, d, true, arena);
+    uint32_t n_ranks = d->g->n_ranks;
+    stats_levels(b.more, n_ranks, b.n, since);
+    for (uint32_t r = 0; r < n_ranks; r++)
+        if (since[r] == 0 && rank_differs(&b, r, 0, -1, 0.05)) {
+            b = beside_some(p, d, true, arena);
+            stats_levels(b.more, n_ranks, b.n, since);
+            break;
+        }
     return b;
 }
 
@@ -176,9 +144,14 @@ static uint32_t *find_slow(const struct diagnosed *d, uint32_t works, struct pee
     peers_make(p, d, works, false, arena);
     if (works == 1U << WORK_COMPUTE)
         lengthen_passes(p, d, arena);
-    *b = beside_peers(p, d, arena);
-    for (uint32_t r = 0; r < d->g->n_ranks; r++)
-        since[r] = has_peers(d, works, p, b, r) ? slow_since(b, r) : b->n;
+    SCRATCH size_t *differs = mem_array(d->g->n_ranks + (size_t)1, sizeof *differs);
+    *b = beside_peers(p, d, differs, arena);
+    for (uint32_t r = 0; r < d->g->n_ranks; r++) {
+        double least = differs[r] > 0 ? 0.05 : LEAST_SLOW;
+        bool slow = differs[r] < b->n && rank_differs(b, r, differs[r], 1, least) &&
+                    has_peers(d, works, p, b, r);
+        since[r] = slow ? (uint32_t)differs[r] : b->n;
+    }
     return since;
 }
 

@@ -383,15 +383,17 @@ class Causes(Case):
             self.assertIn(most["cause"], ("slow_rank",) if straggles else ("noise", "slow_iterations"))
             self.assertAlmostEqual(most["blame_ms"], cost_ms, delta=0.2 * cost_ms)
 
-    def test_a_machine_that_wanders_is_not_slow_from_an_iteration_on(self):
-        for seed in range(6):
+    def test_ranks_that_wander_are_not_slow(self):
+        n_slow = 0
+        for seed in range(24):
             drawn, speeds = draw(seed, "wander"), []
             for _ in range(4):
                 speeds.append([drawn.gauss(0, 1)])
                 for _ in range(19):
                     speeds[-1].append(0.8 * speeds[-1][-1] + 0.6 * drawn.gauss(0, 1))
             causes, _ = self.diagnose_cpu(steps=20, slow=lambda r, step, *_: 1 + 0.05 * speeds[r][step])
-            self.assertNotIn("from", "".join(p["what"] for p in causes.get("slow_rank", {"parts": []})["parts"]))
+            n_slow += "slow_rank" in causes
+        self.assertLess(n_slow, 4)  # by chance, a few may be
 
     def test_what_waits_in_a_queue_without_a_pause_waits_for_the_rank_that_was_late(self):
         """Transfers take longer than the passes between them, so that a slow rank is felt in the first only."""

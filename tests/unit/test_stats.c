@@ -82,6 +82,44 @@ TEST(welchs_test_tells_noise_from_a_difference)
     assert_true(stats_welch_p(of_a, 12, of_b, 10) == 0);
 }
 
+/* Where rows are on a level; noise: a linear congruential generator's. */
+TEST(a_level_is_told_from_noise_that_wanders)
+{
+    enum { ROWS = 4, N = 20 };
+    static const struct {
+        double correlation, slow;
+        size_t since, found;
+    } cases[] = {{0, 0, 0, N},    {0, 0.3, 0, 0},  {0, 0.3, 12, 12}, {0, -0.3, 0, 0},
+                 {0.95, 0, 0, N}, {0.95, 3, 0, 0}, {0.8, 0, 0, N}};
+    uint64_t seed = 1;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        double values[ROWS * N], wander = 0;
+        size_t since[ROWS], wrong = 0;
+        for (size_t tries = 0; tries < 40; tries++) {
+            for (size_t i = 0; i < ROWS * N; i++) {
+                double noise = -6; /* of 12 uniform ones: nearly a normal distribution */
+                for (int k = 0; k < 12; k++)
+                    noise += (double)((seed = seed * 6364136223846793005u + 1) >> 33) / 0x1p31;
+                double old = i % N == 0 ? 0 : cases[c].correlation;
+                wander = old * wander + sqrt(1 - old * old) * noise;
+                values[i] = 0.05 * wander + (i / N == 1 && i % N >= cases[c].since) * cases[c].slow;
+            }
+            stats_levels(values, ROWS, N, since);
+            for (size_t row = 0; row < ROWS; row++)
+                wrong += since[row] != (row == 1 ? cases[c].found : N);
+        }
+        assert_in_range(wrong, 0, 4); /* of 160 */
+    }
+    size_t since[2];
+    stats_levels((double[]){1, 0}, 2, 1, since); /* one value each */
+    assert_int_equal(since[0], 0);
+    assert_int_equal(since[1], 1);
+    stats_levels((double[]){5, 6, 5, 6, 5, -90, 6, 5, 0, 0, 0, 0, 0, 0, 0, 0}, 2, 8, since);
+    assert_int_equal(since[0], 0); /* one far below */
+    assert_int_equal(since[1], 8);
+    stats_levels(NULL, 0, 0, since);
+}
+
 TEST(slow_ones_recur_come_first_or_in_a_row)
 {
     static const struct {

@@ -278,10 +278,25 @@ static void note_edge(struct between_build *b, uint32_t from, uint32_t to, bool 
     map_set(&b->common[next], pair_key(b->out->place[from], b->out->place[to]), IN_FASTER);
 }
 
-/* An edge that only one of the jobs has: of the cause of that end which only it has. */
+static bool is_of_lone_rank(const struct between_jobs *b, uint32_t op)
+{
+    const struct dpro_graph *g = job_of(b, &op), *other = g == b->slower ? b->faster : b->slower;
+    bool is_lone = g->rank[op] < g->n_ranks + g->n_servers;
+    for (uint32_t r = 0; r < other->n_ranks + other->n_servers && is_lone; r++)
+        is_lone = other->ranks[r].rank != g->ranks[g->rank[op]].rank;
+    return is_lone;
+}
+
+/* An edge that only one of the jobs has: of the cause of that end which only it has. Those of a
+ * rank that only one has stay: once its ops take no time, it keeps pace with the others. */
 static void add_cut(struct between_build *b, uint32_t from, uint32_t to, bool next, bool gone)
 {
     struct between_jobs *o = b->out;
+    if (is_of_lone_rank(o, from) || is_of_lone_rank(o, to)) {
+        if (gone)
+            array_add(&b->added, from, to, .next = next);
+        return;
+    }
     enum between_cause lone = gone ? BETWEEN_LESS : BETWEEN_MORE;
     bool from_lone = from >= o->slower->n_ops || o->faster_op[from] == DPRO_NO_OP;
     bool to_lone = to >= o->slower->n_ops || o->faster_op[to] == DPRO_NO_OP;

@@ -85,6 +85,19 @@ class Against(Case):
         for cause in facts["causes"]:
             self.assertLess(abs(cause["blame_ms"]), 0.02 * facts["b_ms"], cause["cause"])
 
+    def test_ranks_that_only_one_job_has_count_for_what_they_are_slower_than_the_others(self):
+        """Beside them they run: 4 ranks, and 6 of which the last is as fast, or takes 1.3 times as long."""
+        small = CpuJob().write(self, "small")
+        for factor in (1, 1.3):
+            job = CpuJob(world=6, slow=lambda r, *_: factor if r == 5 else 1)
+            large = job.write(self, f"large{factor}")
+            for a, b, name, sign in ((small, large, "new_ops", 1), (large, small, "gone_ops", -1)):
+                found = self.assert_json("diagnose", b, "--against", a)["against"]
+                blames = {cause["cause"]: cause["blame_ms"] for cause in found["causes"]}
+                cost_ms = sign * (job.run()[1] - CpuJob().run()[1]) / 1000
+                self.assertAlmostEqual(blames.get(name, 0) + blames.get("communication", 0), cost_ms, delta=0.05 * abs(cost_ms) + 1)
+                self.assertLess(abs(found["not_matched_ms"]), 1)
+
     def test_a_wait_for_the_gpu_more_is_one(self):
         _, causes, true = self.blames({"cpu_us": 90.0}, {"cpu_us": 90.0, "within": lambda rank, number: rank.wait_for_gpu()})
         self.assertAlmostEqual(causes["new_ops"]["blame_ms"], true, delta=0.1 * true)

@@ -61,12 +61,13 @@ static struct sequence *sequence_for(sequences *all, const struct dpro_graph *g,
 }
 
 /* Whether what a thread does is the rest of an op that it called another one from: ops of one name
- * that only others without a gap are between. Else the rest of one would match a whole other. */
+ * that only others without a gap are between. Else the rest of one would match a whole other. What
+ * a timeline of stages lists is whole. */
 static bool is_rest(const struct dpro_graph *g, const struct sequence *s, uint32_t op)
 {
     enum { MOST = 64 };
     int64_t start_ns = g->seen_start_ns ? g->seen_start_ns[op] : 0;
-    if (s->kind != DPRO_DEVICE_CPU_THREAD || !g->seen_start_ns || !g->seen_dur_ns)
+    if (s->kind != DPRO_DEVICE_CPU_THREAD || g->of_stages || !g->seen_start_ns || !g->seen_dur_ns)
         return false;
     for (size_t i = s->ops.n; i-- > 0 && s->ops.n - i <= MOST;) {
         uint32_t before = s->ops.at[i];

@@ -106,6 +106,17 @@ static void tell_number(struct lines *lines, const char *title, uint64_t number)
     lines_say(lines, title, number ? "%" PRIu64 : "", number);
 }
 
+/* What tells another batch or another model, where shapes are known. */
+static void tell_work(struct lines *lines, const struct dpro_graph *g)
+{
+    double flops = 0;
+    for (uint32_t r = 0; r < g->n_ranks && g->work; r++)
+        for (int f = 0; f < N_FAMILIES; f++)
+            for (int p = 0; p < N_PRECISIONS; p++)
+                flops += g->work[r].of[f][p].flops / g->n_ranks;
+    lines_say(lines, "work of a rank", flops > 0 ? "%.3g GFLOP an iteration" : "", flops / 1e9);
+}
+
 /* One line a fact, the same facts of each trace; empty where it is not known. */
 static void tell_facts(struct lines *lines, const struct dpro_trace *trace,
                        const struct dpro_graph *g)
@@ -129,6 +140,7 @@ static void tell_facts(struct lines *lines, const struct dpro_trace *trace,
               : r->plan.asked ? strtab_get(names, r->plan.path)
                               : "none");
     tell_number(lines, "batch of a rank", r ? r->batch_size : 0);
+    tell_work(lines, g);
     tell_number(lines, "bytes of gradients", r ? r->gradient_bytes : 0);
 }
 

@@ -50,7 +50,7 @@ struct lines {
     struct {
         const char *title; /* static */
         struct words said;
-    } at[12];
+    } at[16];
     size_t n;
 };
 

@@ -3,6 +3,7 @@ import glob
 import gzip
 import json
 import os
+import random
 import unittest
 
 import gpu_job
@@ -120,6 +121,33 @@ class Against(Case):
         facts, causes, true = self.blames(dict(job, buckets=2), dict(job, buckets=6))
         self.assertAlmostEqual(causes["communication"]["blame_ms"], true, delta=0.05 * true)
         self.assertEqual([row["what"] for row in facts["differences"]], ["communication"])
+
+    def test_a_larger_batch_is_a_difference(self):
+        def program(rank):
+            yield from rank.forward(20, "aten::mm")
+            end = yield from rank.launch("MmBackward0", "gemm_backward", rank.job.kernel_us, 7, tid=2)
+            red = yield from rank.communicate("allreduce", end, 2)
+            rank.let_stream_wait(1)
+            yield from rank.update(10, red)
+            rank.wait_for_gpu()
+        job = {"program": program, "kernel_us": 200.0, "rows": lambda rank: 64}
+        facts, _, _ = self.blames(job, dict(job, kernel_us=300.0, rows=lambda rank: 96))
+        self.assertEqual(facts["differences"], [
+            {"what": "work of a rank", "a": "0.671 GFLOP an iteration", "b": "1.01 GFLOP an iteration"}])
+
+    def test_passes_of_stages_match_where_they_follow_one_another_at_once(self):
+        """1.5 times as long on a worker: no op is another one."""
+        paths, ms = [], []
+        for factor in (1, 1.5):
+            job = StageJob(dp=4, stages=4, micro_batches=8, steps=4, times=lambda op, r, s, step, n: (
+                0.001 if "compute" not in op else (0.02 + random.Random(f"{op}{r}{s}{step}{n}").random() / 1000)
+                * (factor if (r, s) == (2, 1) else 1)))
+            paths.append(self.path(f"stages{factor}.csv"))
+            with open(paths[-1], "w", encoding="utf-8") as table:
+                table.write(job.csv())
+            ms.append(job.iteration() * 1000)
+        causes = {cause["cause"]: cause["blame_ms"] for cause in self.against(*paths)["causes"]}
+        self.assertAlmostEqual(causes["forward"] + causes["backward"], ms[1] - ms[0], delta=0.05 * (ms[1] - ms[0]))
 
     def test_what_only_some_steps_have_is_found(self):
         def compiles(rank, number):

@@ -2,6 +2,7 @@
 #include "gate.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "opt.h"
@@ -46,6 +47,19 @@ int gate_parse(const char *thresholds, const char *const *names)
     return 0;
 }
 
+/* 4, or as many more as show that the value is larger. */
+static int digits_above(double value, double most)
+{
+    int digits = 4;
+    char text[32];
+    for (; digits < 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) > most)
+            break;
+    }
+    return digits;
+}
+
 int gate_check(const char *thresholds, gate_value *value, const void *of)
 {
     char said[1000] = "";
@@ -59,9 +73,9 @@ int gate_check(const char *thresholds, gate_value *value, const void *of)
         }
         is = t.in_pct ? pct : ms;
         if (is > t.most && n < sizeof said)
-            n += (size_t)snprintf(said + n, sizeof said - n, "%s%s is %.4g %s, more than %.4g %s",
-                                  n > 0 ? "; " : "", t.name, is, t.in_pct ? "%" : "ms", t.most,
-                                  t.in_pct ? "%" : "ms");
+            n += (size_t)snprintf(said + n, sizeof said - n, "%s%s is %.*g %s, more than %.15g %s",
+                                  n > 0 ? "; " : "", t.name, digits_above(is, t.most), is,
+                                  t.in_pct ? "%" : "ms", t.most, t.in_pct ? "%" : "ms");
     }
     if (n > 0)
         cmd_say("--fail-on: %s", said);

@@ -75,6 +75,14 @@ class Diagnose(Case):
         self.assert_code(done, DONE)
         self.assertEqual(done.err, "")
 
+    def test_what_is_hardly_above_a_threshold_is_said_to_be(self):
+        ms = max(cause["blame_ms"] for cause in self.assert_json("diagnose", BUNDLED)["causes"] if cause["cause"] == "communication")
+        self.assert_code(dpro("diagnose", BUNDLED, "--fail-on", f"communication>{ms:.6f}ms"), DONE)
+        done = dpro("diagnose", BUNDLED, "--fail-on", f"communication>{ms - 1e-6:.6f}ms")
+        self.assert_code(done, CHECK_FAILED)
+        said, limit = re.search(r"communication is ([0-9.]+) ms, more than ([0-9.]+) ms", done.err).groups()
+        self.assertGreater(float(said), float(limit))
+
     def test_a_threshold_that_is_none_says_what_there_are(self):
         for text in ("exposed", "exposed>", "exposed>5", "exposed>5s", "nothing>5ms", "lost>5%,", ",lost>5%", "lost>-1ms", "lost>5%%",
                      "lost>nanms", "lost>5ms lost>6ms", "x" * 5000 + ">1ms", "lost>" + "1" * 5000 + "ms"):

@@ -39,20 +39,6 @@ struct process_head {
 
 /* ---- in the child ---- */
 
-static void send_all(int fd, const void *data, size_t n)
-{
-    const char *at = data;
-    while (n > 0) {
-        ssize_t sent = write(fd, at, n);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent <= 0)
-            _exit(1);
-        at += sent;
-        n -= (size_t)sent;
-    }
-}
-
 static const struct dpro_pass *process_load(const char *path, struct child_answer *answer)
 {
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -91,13 +77,16 @@ static int answer_all(int fd, const char *path, const struct dpro_pass_view *vie
             snprintf(head.answer.why, sizeof head.answer.why,
                      "proposed more edits than there is room for");
     }
+    FILE *to = fdopen(fd, "w");
+    if (!to)
+        return 1;
     head.n_candidates = (uint32_t)candidates.list.n;
-    send_all(fd, &head, sizeof head);
+    fwrite(&head, sizeof head, 1, to);
     EACH (const struct candidate, c, candidates.list) {
-        send_all(fd, &c->n, sizeof c->n);
-        send_all(fd, candidates.edits.at + c->first, c->n * sizeof(struct dpro_edit));
+        fwrite(&c->n, sizeof c->n, 1, to);
+        fwrite(candidates.edits.at + c->first, sizeof(struct dpro_edit), c->n, to);
     }
-    return 0;
+    return fclose(to) != 0;
 }
 
 /* ---- in the parent ---- */

@@ -57,12 +57,18 @@ void ask_hosts(struct job_facts *f, struct dpro_changes *c)
     c->topology = "";
 }
 
-/* As many as recorded, in an order that any pipeline can have. */
-void ask_pipeline(struct job_facts *f, struct dpro_changes *c)
+static struct pipeline pipeline_of(const struct job_facts *f)
 {
     struct pipeline p = {.dimension = DPRO_NO_DIMENSION};
     if (f->graph)
         pipeline_find(f->graph, f->arena, &p);
+    return p;
+}
+
+/* As many as recorded, in an order that any pipeline can have. */
+void ask_pipeline(struct job_facts *f, struct dpro_changes *c)
+{
+    struct pipeline p = pipeline_of(f);
     c->pipeline_micro_batches = MAX(p.n_micro_batches, 1);
     c->schedule = DPRO_SCHEDULE_GPIPE;
 }
@@ -202,9 +208,7 @@ void tell_compression(const struct job_facts *f, struct told_text told)
 
 void tell_pipeline(const struct job_facts *f, struct told_text told)
 {
-    struct pipeline p = {.dimension = DPRO_NO_DIMENSION};
-    if (f->graph)
-        pipeline_find(f->graph, f->arena, &p);
+    struct pipeline p = pipeline_of(f);
     if (p.dimension != DPRO_NO_DIMENSION && p.n_micro_batches > 0)
         TELL(told, "%u stages, %u micro-batches, %s", p.n_stages, p.n_micro_batches,
              p.schedule ? dpro_schedule_name(p.schedule) : "another order");

@@ -85,6 +85,15 @@ static inline struct dpro_estimate sums_mean(const struct sums *sums)
     return (struct dpro_estimate){mean, variance > 0 ? sqrt(variance / sums->n) : 0};
 }
 
+/* Where ranks are, if the trace tells. */
+static inline void fit_hosts(const struct fitting *f)
+{
+    const struct dpro_graph *g = f->g;
+    if (g->rank_hosts)
+        f->net->link.rank_hosts =
+            arena_copy(&f->model->arena, g->rank_hosts, g->n_ranks, sizeof(uint32_t));
+}
+
 /* ---- fit_lines.c ---- */
 
 struct fit_point {

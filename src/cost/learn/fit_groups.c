@@ -166,16 +166,6 @@ static void list_kinds(const struct fitting *f)
     }
 }
 
-static void copy_hosts(const struct fitting *f)
-{
-    const struct dpro_graph *g = f->g;
-    if (!g->rank_hosts)
-        return;
-    uint32_t *hosts = arena_alloc(&f->model->arena, g->n_ranks * sizeof *hosts);
-    memcpy(hosts, g->rank_hosts, g->n_ranks * sizeof *hosts);
-    f->net->link.rank_hosts = hosts;
-}
-
 /* The mean over iterations that tell; 1: none does. */
 static double flown_part(const struct fitting *f, uint32_t communication)
 {
@@ -216,7 +206,7 @@ void fit_groups(const struct fitting *f)
         m->communications[k].took_ns = f->r->n > 0 ? sum / f->r->n : 0;
     }
     measure_lags(f);
-    copy_hosts(f);
+    fit_hosts(f);
     link->own_links = !f->on_cpu;
     struct model_link seen = {0};
     fit_link(f, times, false, &seen.byte_ns, &seen.message_ns);

@@ -76,10 +76,6 @@ static void find_servers(const struct dpro_graph *g, struct dpro_model *model)
         hosts[s] = g->server_hosts ? g->server_hosts[s] : -1;
         numbers[s] = number ? atoi(number + 1) : (int)s;
     }
-    uint32_t *ranks = g->rank_hosts ? arena_array(&model->arena, g->n_ranks, sizeof *ranks) : NULL;
-    for (uint32_t r = 0; ranks && r < g->n_ranks; r++)
-        ranks[r] = g->rank_hosts[r];
-    model->net.link.rank_hosts = ranks;
     model->net.servers.hosts = hosts;
     model->net.servers.numbers = numbers;
 }
@@ -253,6 +249,7 @@ void fit_servers(struct fitting *f)
     net->gate.n_streams = f->model->n_tensors; /* what goes to servers waits for nothing else */
     net->gate.in_order = false;
     list_served(f);
+    fit_hosts(f);
     find_servers(g, f->model);
     net->link.byte_ns = fit_way(f, false);
     net->link.within_ns = fit_way(f, true);

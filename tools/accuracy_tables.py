@@ -60,12 +60,11 @@ def wrapped(text):
 
 def whatif_summary_lines(s):
     return wrapped(
-        f"Their |error| is {s['median_pct']:.1f} % in the median, worst {s['worst_pct']:.1f} %; of ratios "
-        f"{s['ratio_median_pct']:.1f} and {s['ratio_worst_pct']:.1f} %. The machine ran the recorded configuration itself by "
-        f"{s['machine_median_pct']:.1f} % (median; at most {s['machine_worst_pct']:.1f}) differently when the what-ifs were "
-        f"measured: had it stayed as fast as around the recording, |error| would be {s['same_machine_median_pct']:.1f} % in the "
-        f"median and {s['same_machine_worst_pct']:.1f} at worst. Against the iterations around the recording "
-        f"the models are {s['own_median_pct']:.1f} % off (at most {s['own_worst_pct']:.1f}).")
+        f"In the median |error| is {s['median_pct']:.1f} % (at worst {s['worst_pct']:.1f}), of ratios {s['ratio_median_pct']:.1f} % "
+        f"({s['ratio_worst_pct']:.1f}). The machine itself ran the recorded configuration {s['machine_median_pct']:.1f} % (at most "
+        f"{s['machine_worst_pct']:.1f}) differently by then. Without that, |error| would be {s['same_machine_median_pct']:.1f} % in "
+        f"the median and {s['same_machine_worst_pct']:.1f} at worst. Against the iterations around the recording the models are "
+        f"{s['own_median_pct']:.1f} % off (at most {s['own_worst_pct']:.1f}).")
 
 
 def unprofiled_lines(rows):

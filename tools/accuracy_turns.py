@@ -66,14 +66,13 @@ def kind_cells(found):
 
 def summary(found):
     since = [row for row in found if row["off_since_points"] is not None]
-    text = (f"{len(found)} plans: {_near([row['off_points'] for row in found])}, {sum(row['covered'] for row in found)} within both "
-            f"intervals. Turns are unsure, too: of promises without any error {_sure_to_be_near(found)} would be within {WITHIN_POINTS} "
-            "points.")
+    text = (f"All {len(found)}: {_near([row['off_points'] for row in found], found)}, {sum(row['covered'] for row in found)} within both "
+            "intervals.")
     if since:
-        text += (f" Of {len(since)} whose recordings were kept until then: {_near([row['off_points'] for row in since])}; with the model "
-                 f"since, {_near([row['off_since_points'] for row in since])}; without any error, {_sure_to_be_near(since)}. Of "
-                 f"those that were measured within {WITHIN_POINTS - 1} points: ")
-        text += _near([row["off_since_points"] for row in since if row["measured_half_pct"] <= WITHIN_POINTS - 1]) + "."
+        sure = [row for row in since if row["measured_half_pct"] <= WITHIN_POINTS - 1]
+        text += (f" The {len(since)} whose recordings were kept: {_near([row['off_points'] for row in since], since)}; with the model "
+                 f"since, {_near([row['off_since_points'] for row in since])}. The {len(sure)} of these that were measured within "
+                 f"{WITHIN_POINTS - 1} points: {_near([row['off_since_points'] for row in sure])}.")
     return text
 
 
@@ -82,10 +81,11 @@ def _sure_to_be_near(found):
     return round(sum(math.erf(WITHIN_POINTS * 1.96 / math.sqrt(2) / max(row["measured_half_pct"], 1e-9)) for row in found))
 
 
-def _near(off):
+def _near(off, found=()):
     off = list(map(abs, off))
-    return (f"off by {statistics.median(off or [0]):.1f} points in the median, {max(off, default=0):.1f} at most, "
-            f"{sum(one <= WITHIN_POINTS for one in off)} of {len(off)} within {WITHIN_POINTS} points")
+    sure = f" ({_sure_to_be_near(found)} if no promise had an error)" if found else ""
+    return (f"{statistics.median(off or [0]):.1f} points off in the median, {max(off, default=0):.1f} at most, "
+            f"{sum(one <= WITHIN_POINTS for one in off)} within {WITHIN_POINTS} points{sure}")
 
 
 def print_turns(found):

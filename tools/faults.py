@@ -151,9 +151,10 @@ def table_of(rows):
             continue
         parts, costs = [part for row in these for part in row["each"]], [row["cost_ms"] for row in these]
         first = collections.Counter(cause for row in these for cause in row["first"])
-        lines.append((f"`{' and '.join(faults)}`", str(len(these)), f"{fixed(min(costs), 0)} to {fixed(max(costs), 0)}",
+        lines.append((f"`{' and '.join(faults)}`", str(len(these)),
+                      "–".join(dict.fromkeys(fixed(cost, 0) for cost in (min(costs), max(costs)))),
                       *(f"{sum(row[key] for row in these)}" for key in ("right", "added")),
-                      f"{sum(part['near'] for part in parts)} of {len(parts)}",
+                      f"{sum(part['near'] for part in parts)}/{len(parts)}",
                       fixed(max((part["error_ms"] for part in parts), key=abs), 1, True),
                       ", ".join(f"{cause} {n}" for cause, n in first.most_common())))
     return lines

@@ -106,8 +106,7 @@ static void try_prefetch(struct program_search *s)
         bool sure = (double)from.ns / (double)ahead.ns - 1 > SURE_ERRORS * std;
         if (sure)
             program_keep(s, &ahead);
-        program_list(s, names[n],
-                     sure ? "the best units, gathered ahead" : "gathered ahead: not sure to help",
+        program_list(s, names[n], sure ? "best units gathered ahead" : "gathered ahead: unsure",
                      &ahead);
     }
 }
@@ -146,7 +145,7 @@ static void search_units(struct program_search *s)
     if (!program_fits(s, &none))
         search_fill(s);
     program_list(s, "all kept", "no unit gathered again", &none);
-    program_list(s, "all resharded", "each gathered again for its backward pass", &all);
+    program_list(s, "all resharded", "all units gathered again", &all);
     if (s->best.ns < INT64_MAX)
         try_prefetch(s);
     correct_all(s);

@@ -123,7 +123,7 @@ void model_write_text(struct writer *w, const struct dpro_model *model)
     struct words words = {.n = 0};
     job_words(&words, &job);
     if (job.ns > 0)
-        table_paragraph(w, " ", 2, "the job: %s; predictions are for it as such", words.text);
+        table_paragraph(w, " ", 2, "the job: %s; predictions start from this", words.text);
     if (dpro_model_n_tensors(model) == 0 && dpro_model_n_kinds(model) == 0)
         return;
     double rate = link.bandwidth_bytes_per_s.value;

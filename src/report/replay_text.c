@@ -316,9 +316,9 @@ static void write_unprofiled(struct writer *w, const struct report_facts *f)
     if (ones && ones->every > 0)
         words_add(&line, ", ", "one step in %u takes %s longer than the others", ones->every,
                   TIME(llround(ones->slow.mean - ones->usual.mean)));
-    words_add(&line, "; ", "with it they took %s %%", SIGNED(f->overhead_pct));
+    words_add(&line, "; ", "off from that: recorded iterations %s %%", SIGNED(f->overhead_pct));
     if (f->comparable)
-        words_add(&line, ", ", "the replay is %s %% off", SIGNED(f->unprofiled_error_pct));
+        words_add(&line, ", ", "replay %s %%", SIGNED(f->unprofiled_error_pct));
     table_wrapped(w, " ", 2, line.text);
 }
 

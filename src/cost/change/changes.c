@@ -281,17 +281,14 @@ static const char *changes_lacks(const struct dpro_model *m, unsigned need)
     case NEEDS_HOROVOD:
         return m->capabilities.stack == DPRO_STACK_HOROVOD
                    ? NULL
-                   : "Horovod, which has a cycle time and a fusion threshold, does not reduce this "
-                     "job's gradients; a bucket cap changes what travels together";
+                   : "Horovod does not reduce this job's gradients; --bucket-cap-mb changes what "
+                     "travels together";
     case NEEDS_NO_GROUPS:
         return !in_groups
                    ? NULL
                    : "the job's ranks communicate more than gradients: compiled modules, ZeRO "
-                     "and views of buckets can't be asked for; --dp, --world-size, --bandwidth, "
-                     "--topology, --latency, --compute, --delay and --batch-size can, of replicas "
-                     "also --recompute and --precision; with FSDP also --reshard, --prefetch, "
-                     "--recompute, --accumulate and --precision, with a pipeline --microbatches "
-                     "and --schedule";
+                     "and views of buckets can't be predicted for it; 'dpro whatif TRACE' lists "
+                     "what can";
     case NEEDS_TRANSFERS:
         return in_groups ? NULL : m->no_gradients;
     default:

@@ -248,8 +248,8 @@ static void find_tensors(const struct dpro_graph *g, const struct dpro_changes *
             n++;
         }
     if (n != 1 || !is_grid(g, r->world))
-        refuse("--tp: one dimension of the job has to split tensors, of a grid of all "
-               "ranks, and it has %s; --dims says how it is parallel",
+        refuse("--tp: for jobs with one dimension tp, in a grid of all ranks; this job has %s. "
+               "--dims overrules that",
                found[0] ? found : "none that is known");
     r->splits = true;
     r->before = g->dimensions[r->dimension].size;

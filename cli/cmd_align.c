@@ -57,10 +57,10 @@ const struct cmd cmd_align = {
     .summary = "find how the hosts' clocks differ, from the job's own communication",
     .usage = "[OPTIONS] PATH...",
     .description =
-        "No message arrives before it was sent, and no rank leaves a collective before the last\n"
-        "one entered it: from transport logs, NCCL logs and collectives, align finds what has to\n"
-        "be added to each host's clock (offset, drift) and how sure that is. 'dpro replay' does\n"
-        "the same by itself.",
+        "Finds what has to be added to each host's clock (offset, drift) and how sure that is,\n"
+        "from transport logs, NCCL logs and collectives: no message arrives before it was sent,\n"
+        "and no rank leaves a collective before the last one entered it. 'dpro replay' does the\n"
+        "same by itself.",
     .examples =
         "  dpro align runs/yesterday/                    hosts, offsets, drifts, uncertainties\n"
         "  dpro align runs/yesterday/ --json             for programs\n"

@@ -1,5 +1,5 @@
-/* Of which kinds the changes are that a strategy makes to another one. What parts, order and
- * servers were is only told of buckets that hold the same. */
+/* By which kinds of changes (families) one strategy differs from another. Parts, order and servers
+ * are compared only between buckets that hold the same. */
 #include "cost/change/families.h"
 
 #include "cost/program/modules.h"

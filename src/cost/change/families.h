@@ -1,4 +1,4 @@
-/* Of which kinds the changes are that a strategy makes to another one. */
+/* By which kinds of changes one strategy differs from another. */
 #pragma once
 
 #include "cost/program/model.h"

@@ -1,4 +1,4 @@
-/* Corrects by what was measured by turns what the model says. */
+/* Corrects what the model says of a plan by what turns measured. */
 #include "cost/change/turns.h"
 
 #include "cost/change/families.h"

@@ -50,6 +50,15 @@ class WhatIf(Case):
         self.assertLess(abs(facts["misfit_pct"]), 5)
         self.assertAlmostEqual(facts["link"]["bandwidth_bytes_per_s"]["value"], 2e9 / 8, delta=40e6)
 
+    def test_profiles_alone_tell_of_links_whose_collectives_ran_at_once(self):
+        """Without logs of the transport, of a job whose two threads of gloo share the link."""
+        for name, rate in (("torch-ddp-gloo-lstm-n2-2gbit", 2e9 / 8), ("torch-ddp-gloo-gpt-n2-default", 1e9 / 8)):
+            for path in glob.glob(os.path.join(os.path.dirname(BUNDLED), name, "**", "kineto.json.gz"), recursive=True):
+                self.write(f"{name}/{os.path.basename(os.path.dirname(path))}.json.gz", read_json(path))
+            facts = self.ask(self.path(name))
+            self.assertLess(abs(facts["misfit_pct"]), 5)
+            self.assertAlmostEqual(facts["link"]["bandwidth_bytes_per_s"]["value"] / rate, 1, delta=0.15)
+
     def test_a_tiny_bucket_that_waits_does_not_tell_what_a_byte_takes(self):
         """As DDP's own one of which parameters were used."""
         for rank, trace in enumerate(job(backward_us=8000, transfer_us=[9000, 8000, 8000])):

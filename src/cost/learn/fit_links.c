@@ -171,12 +171,20 @@ bool fit_at_once(const struct fitting *f)
     return at_once;
 }
 
+/* Where several threads run collectives, these share the wires: what counts is how long a rank had
+ * any under way, which tells little of single messages. */
 void fit_collectives(const struct fitting *f)
 {
     struct model_link *link = &f->net->link;
     double n_messages = 2.0 * (f->net->collective.n_ranks - 1);
+    bool shared = f->net->gate.n_streams > 1;
     SCRATCH fit_points points = {0};
-    EACH_OF (const struct fit_transfer, t, f->transfers, f->n_transfers) {
+    if (shared)
+        see_busy_periods(f, false, &points);
+    if (points.n > 0)
+        n_messages *= (double)f->n_transfers * f->r->n / (double)points.n;
+    for (size_t i = 0; i < f->n_transfers && !shared; i++) {
+        const struct fit_transfer *t = &f->transfers[i];
         double size = t->size_bytes * fit_wire_share(f->net);
         struct fit_point point = {size, t->took_ns + t->exchange_ns, 1 / size, 0};
         if (size > 0)
@@ -185,6 +193,15 @@ void fit_collectives(const struct fitting *f)
     fit_line(&points, &link->byte_ns, &link->message_ns);
     link->message_ns.value /= n_messages;
     link->message_ns.std /= n_messages;
+    if (shared && points.n > 0) {
+        link->message_ns = fit_combine(FIT_TCP_MESSAGE_NS, link->message_ns);
+        struct dpro_estimate byte, held; /* the surer of two explanations of what bytes took */
+        if (fit_held(&points, &byte, &held) &&
+            byte.std * link->byte_ns.value < link->byte_ns.std * byte.value) {
+            link->byte_ns = byte;
+            link->held_share = held;
+        }
+    }
 }
 
 /* ---- all-reduces that run one after the other ---- */

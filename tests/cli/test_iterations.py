@@ -47,6 +47,20 @@ class Numbers(Case):
         self.assertEqual(self.replay("later", begin_later)["lateness"]["iterations"], 7)
 
 
+class Joined(Case):
+    def test_what_a_rank_takes_part_in_after_its_last_step_is_no_iteration_of_its_own(self):
+        """DDP's join(): the ranks that have less input answer the others' collectives."""
+        events, _ = CpuJob(world=2, steps=10, counts=1).run()
+        last = max(e["ts"] for e in events[1] if e["name"] == "ProfilerStep#9")
+        for r, of_rank in enumerate(events):
+            of_rank = [e for e in of_rank if "ProfilerStep" not in e["name"] and not (
+                r == 1 and e["ts"] > last and e["tid"] == 1 and e["name"] != "c10d::allreduce_")]
+            self.write(f"job/rank{r}.json", {"host_name": "host", "distributedInfo": {"backend": "gloo", "rank": r, "world_size": 2},
+                                             "traceEvents": sorted(of_rank, key=lambda e: e["ts"])})
+        facts = self.assert_replays(self.path("job"))
+        self.assertRegex(" ".join(facts["warnings"]), "iteration 5 is left out.*goes on after the job's last step")
+
+
 class GpuAlone(Case):
     def test_of_what_launched_its_work_nothing_is_said(self):
         """One step, of which only the GPU was recorded."""

@@ -25,22 +25,19 @@ struct asking {
     const struct dpro_graph *g;
     struct arena *arena;
     struct unit_change *change;
+    const uint8_t *gathers; /* by GATHER() */
 };
 
-static bool units_gathers(const struct dpro_graph *g, uint32_t gather)
-{
-    for (uint32_t op = 0; g->gather && op < g->n_ops; op++)
-        if (g->gather[op] == gather)
-            return true;
-    return false;
-}
+/* How ops gather what GATHER() says. */
+enum { GATHERED = 1, ON_GPU = 2 };
 
-static bool on_gpu(const struct dpro_graph *g, uint32_t gather)
+static const uint8_t *list_gathers(const struct dpro_graph *g, struct arena *arena)
 {
-    for (uint32_t op = 0; op < g->n_ops; op++)
-        if (g->gather[op] == gather && (g->flags[op] & GRAPH_OP_GPU))
-            return true;
-    return false;
+    uint8_t *gathers = arena_array(arena, GATHER(g->n_units, true) + (size_t)1, 1);
+    for (uint32_t op = 0; g->gather && op < g->n_ops; op++)
+        if (g->gather[op] != 0)
+            gathers[g->gather[op]] |= g->flags[op] & GRAPH_OP_GPU ? GATHERED | ON_GPU : GATHERED;
+    return gathers;
 }
 
 static struct program_edit *add_edit(const struct asking *a, enum program_edit_kind kind,
@@ -90,8 +87,8 @@ static void units_choose(const struct asking *a, const char *text)
     change->units = arena_array(a->arena, (size_t)a->g->n_units + 1, sizeof *change->units);
     change->n_units = a->g->n_units;
     for (uint32_t u = 0; u < a->g->n_units; u++) {
-        bool before = units_gathers(a->g, GATHER(u, true));
-        bool gathered = before || units_gathers(a->g, GATHER(u, false));
+        bool before = a->gathers[GATHER(u, true)];
+        bool gathered = before || a->gathers[GATHER(u, false)];
         change->units[u] = (struct dpro_unit){graph_unit_name(a->g, u), before, all && gathered};
         any |= gathered;
     }
@@ -107,14 +104,14 @@ static void units_choose(const struct asking *a, const char *text)
 static void gather_again(const struct asking *a, uint32_t unit)
 {
     const uint32_t *after = a->g->units[unit].request;
-    bool whole = units_gathers(a->g, GATHER(unit, false));
+    bool whole = a->gathers[GATHER(unit, false)];
     for (uint32_t r = 0; r < a->g->n_ranks; r++)
         whole &= after[r] != DPRO_NO_OP;
     if (!whole)
         refuse("the recorded iteration does not gather unit '%.200s', or has no backward pass of "
                "it, so gathering it again can't be predicted",
                graph_unit_name(a->g, unit));
-    if (on_gpu(a->g, GATHER(unit, false)))
+    if (a->gathers[GATHER(unit, false)] & ON_GPU)
         refuse("unit '%.200s' kept its parameters in the recorded job, which does not show where "
                "on the GPU's streams they would be gathered again; record the job with "
                "reshard_after_forward, and ask for '--reshard none'",
@@ -250,7 +247,7 @@ static void move_units(const struct asking *a, const uint32_t *chain, uint32_t n
     for (uint32_t i = 1; i < n; i++) {
         uint32_t asks = i - MIN(distance, i), behind = GATHER(chain[asks], backward);
         uint32_t gather = GATHER(chain[i], backward);
-        if (!units_gathers(g, gather)) /* it keeps its parameters */
+        if (!a->gathers[gather]) /* it keeps its parameters */
             continue;
         struct copying own = find_copying(g, gather, a->arena);
         struct copying of = find_copying(g, behind, a->arena);
@@ -274,15 +271,13 @@ static void move_units(const struct asking *a, const uint32_t *chain, uint32_t n
 static void units_prefetch(const struct asking *a, uint32_t distance)
 {
     const struct dpro_graph *g = a->g;
-    bool any = false, gpu = false;
-    for (uint32_t op = 0; g->gather && op < g->n_ops; op++) {
-        any |= g->gather[op] != 0;
-        gpu |= g->gather[op] != 0 && (g->flags[op] & GRAPH_OP_GPU);
-    }
-    if (!any || !g->seen_start_ns || !g->seen_dur_ns)
+    uint8_t all = 0;
+    for (uint32_t gather = 0; gather <= GATHER(g->n_units, true); gather++)
+        all |= a->gathers[gather];
+    if (all == 0 || !g->seen_start_ns || !g->seen_dur_ns)
         refuse("this recording does not show when FSDP gathers parameters: --prefetch needs a job "
                "with fully_shard that 'dpro profile' recorded");
-    if (gpu)
+    if (all & ON_GPU)
         refuse("--prefetch is predicted for jobs on CPUs only: the recording does not show where "
                "on a GPU's streams parameters would be gathered ahead");
     const struct unit_time *units = units_in_order(g, a->arena);
@@ -301,7 +296,7 @@ void units_ask(const struct dpro_graph *graph, const struct dpro_changes *c, str
                struct unit_change *change)
 {
     size_t most = 4 * (size_t)graph->n_units + 1;
-    struct asking a = {graph, arena, change};
+    struct asking a = {graph, arena, change, list_gathers(graph, arena)};
     *change = (struct unit_change){.edits = arena_array(arena, most, sizeof *change->edits),
                                    .behind = arena_array(arena, most, sizeof *change->behind)};
     if (c->prefetch > 0)
@@ -323,8 +318,10 @@ void units_note(const struct unit_change *change, uint32_t prefetch, struct aren
 
 bool units_free(const struct unit_change *change, const struct dpro_graph *graph, uint32_t unit)
 {
-    return unit < change->n_units ? change->units[unit].reshards
-                                  : units_gathers(graph, GATHER(unit, true));
+    bool gathers = unit < change->n_units && change->units[unit].reshards;
+    for (uint32_t op = 0; unit >= change->n_units && op < graph->n_ops && !gathers; op++)
+        gathers = graph->gather && graph->gather[op] == GATHER(unit, true);
+    return gathers;
 }
 
 /* ---- programs ---- */

@@ -32,24 +32,18 @@ static uint8_t kind_of(const struct finals *p, const struct finalist *f)
     return space_is_plain(p->model, &f->strategy) ? PLAIN : NOT_PLAIN;
 }
 
-static struct finalist *finalists_add(struct finals *p, const struct dpro_strategy *strategy,
-                                      const char *name, const char *text)
-{
-    return finals_add(p, p->model, strategy, name, text);
-}
-
 /* What people do, with the job's own buckets. */
 static void add_ways(struct finals *p, struct space *space, const struct dpro_strategy *baseline)
 {
     const struct search *search = space->search;
     struct dpro_strategy strategy = space_copy_of(space, baseline);
     if (search->alone)
-        finalists_add(p, search->alone, "communication", "the best of communication alone")
-            ->is_alone = true;
+        finals_add(p, search->alone, "communication", "the best of communication alone")->is_alone =
+            true;
     EACH_OF (const struct computing_choice, way, search->ways, search->n_ways) {
         memcpy(strategy.computing, way->computing, p->model->n_modules);
         if (way->is_usual && space_value(space, &strategy) < INT64_MAX)
-            finalists_add(p, &strategy, way->name, way->text);
+            finals_add(p, &strategy, way->name, way->text);
     }
 }
 
@@ -65,7 +59,7 @@ static void add_parts(struct finals *p, struct space *space, const struct dpro_s
         struct dpro_strategy part = space_copy_of(space, &space->best);
         families_keep(space->model, baseline, kept, &part);
         if (space_value(space, &part) < INT64_MAX)
-            finalists_add(p, &part, NULL, NULL)->is_barred = true;
+            finals_add(p, &part, NULL, NULL)->is_barred = true;
     }
 }
 
@@ -81,8 +75,8 @@ static struct finalist *add_all(struct finals *p, struct space *space,
     size_t n_turns = p->model->turns ? p->model->turns->of.n : 0;
     p->finalists =
         arena_array(&p->arena, MOST_LISTED + MOST_PARTS + n_pool + n_turns, sizeof *p->finalists);
-    finalists_add(p, baseline, NULL, NULL);
-    finalists_add(p, &space->best, NULL, NULL);
+    finals_add(p, baseline, NULL, NULL);
+    finals_add(p, &space->best, NULL, NULL);
     for (uint32_t i = 0; i < N_DEFAULTS; i++) {
         if (!default_is_within(&space->model->capabilities, i) || p->model->n_tensors == 0)
             continue;
@@ -93,14 +87,14 @@ static struct finalist *add_all(struct finals *p, struct space *space,
             continue;
         if (strategy.fuses)
             evaluated_groups(space->workers[0].evaluator, &strategy);
-        finalists_add(p, &strategy, default_strategies[i].name, default_strategies[i].text);
+        finals_add(p, &strategy, default_strategies[i].name, default_strategies[i].text);
     }
     if (space->model->capabilities.stack == DPRO_STACK_HOROVOD && cycles_autotune(space, &strategy))
-        tuned = finalists_add(p, &strategy, "autotune", NULL);
+        tuned = finals_add(p, &strategy, "autotune", NULL);
     add_ways(p, space, baseline);
     p->n_listed = p->n_finalists;
     for (size_t i = 0; i < n_pool; i++)
-        finalists_add(p, &space->search->pool.at[i], NULL, NULL);
+        finals_add(p, &space->search->pool.at[i], NULL, NULL);
     if (space->search->options->n_finalists > 0)
         add_parts(p, space, baseline);
     for (uint32_t i = 0; i < p->n_finalists; i++)

@@ -38,18 +38,16 @@ void finals_init(struct finals *p, const struct dpro_model *model, bool computes
     p->n_draws += 2 * p->n_numbers + p->n_samples;
 }
 
-struct finalist *finals_add(struct finals *p, const struct dpro_model *model,
-                            const struct dpro_strategy *strategy, const char *name,
-                            const char *text)
+struct finalist *finals_add(struct finals *p, const struct dpro_strategy *strategy,
+                            const char *name, const char *text)
 {
     struct finalist *f = &p->finalists[p->n_finalists++];
-    *f = (struct finalist){.model = model,
-                           .measured = {1, 1, false},
+    *f = (struct finalist){.measured = {1, 1, false},
                            .name = name,
                            .text = text,
-                           .is_computed = computing_is_changed(model, strategy),
+                           .is_computed = computing_is_changed(p->model, strategy),
                            .ns = arena_array(&p->arena, p->n_draws, sizeof *f->ns)};
-    f->strategy = buckets_copy(model, strategy, &p->arena);
+    f->strategy = buckets_copy(p->model, strategy, &p->arena);
     return f;
 }
 
@@ -129,14 +127,14 @@ static void leave_out_hopeless(struct finals *p)
 }
 
 /* Of another job than the one that ran, with each of its micro-batches. */
-static int64_t evaluate_other(struct finals *p, uint32_t draw, const struct finalist *f)
+static int64_t evaluate_other(struct finals *p, uint32_t draw, const struct timed_job *other)
 {
-    struct dpro_model job = finals_drawn(p, draw, f->model);
+    struct dpro_model job = finals_drawn(p, draw, other->model);
     int64_t ns = evaluate_once(&job);
-    if (f->n_passes > 0) {
-        job = finals_drawn(p, draw, f->passes);
+    if (other->n_others > 0) {
+        job = finals_drawn(p, draw, other->others);
         job.pause_ns = 0; /* once an iteration */
-        ns += f->n_passes * evaluate_once(&job);
+        ns += other->n_others * evaluate_once(&job);
     }
     return ns;
 }
@@ -148,9 +146,8 @@ void finals_evaluate(struct finals *p)
         struct evaluator *evaluator = evaluator_create(&job);
         EACH_OF (struct finalist, f, p->finalists, p->n_finalists)
             if (!f->is_out && f->ns[draw] == 0)
-                f->ns[draw] =
-                    (double)(f->model == p->model ? evaluate_strategy(evaluator, &f->strategy)
-                                                  : evaluate_other(p, draw, f));
+                f->ns[draw] = (double)(f->job ? evaluate_other(p, draw, f->job)
+                                              : evaluate_strategy(evaluator, &f->strategy));
         evaluator_destroy(evaluator);
         if (draw == 0)
             leave_out_hopeless(p);

@@ -7,17 +7,15 @@
 #include "cost/program/evaluate.h"
 
 struct finalist {
-    const struct dpro_model *model; /* that it is a strategy of */
+    struct timed_job *job; /* another job than the one that ran; NULL: a strategy of that */
     struct dpro_strategy strategy;
-    const struct dpro_model *passes; /* each micro-batch but the last one, */
-    uint32_t n_passes;               /* so many */
-    const struct setting *of;        /* that was asked for to make it; NULL: nothing was */
-    const char *name, *text;         /* name NULL: the job's own, or the best that was found */
-    uint8_t kind;                    /* the simpler, the less */
-    bool is_alone;                   /* the best of communication alone */
-    bool is_computed;                /* modules are computed otherwise than they are */
-    bool is_barred;                  /* is shown only, never chosen */
-    bool is_out;                     /* takes too long to be chosen, whatever the numbers may be */
+    const struct setting *of; /* that was asked for to make it; NULL: nothing was */
+    const char *name, *text;  /* name NULL: the job's own, or the best that was found */
+    uint8_t kind;             /* the simpler, the less */
+    bool is_alone;            /* the best of communication alone */
+    bool is_computed;         /* modules are computed otherwise than they are */
+    bool is_barred;           /* is shown only, never chosen */
+    bool is_out;              /* takes too long to be chosen, whatever the numbers may be */
     double *ns;      /* [n_draws] an iteration; the first is that of the model as it is; 0: not
                         evaluated yet */
     double expected; /* mean of them all; then corrected by what was measured by turns */
@@ -50,9 +48,8 @@ struct finals {
 /* `computes`: modules may be computed otherwise. */
 void finals_init(struct finals *finals, const struct dpro_model *model, bool computes);
 /* Adds one; there is to be room for it. */
-struct finalist *finals_add(struct finals *finals, const struct dpro_model *model,
-                            const struct dpro_strategy *strategy, const char *name,
-                            const char *text);
+struct finalist *finals_add(struct finals *finals, const struct dpro_strategy *strategy,
+                            const char *name, const char *text);
 /* Fills in what all are expected to take. */
 void finals_evaluate(struct finals *finals);
 /* Of what the job's own strategy takes there. */

@@ -221,19 +221,16 @@ static void units_decide(struct program_search *s, const struct setting *chosen)
 static struct finalist *add_finalist(struct finals *p, struct program_search *s,
                                      const struct setting *setting)
 {
-    struct changed_job *job = setting->kind != AS_IT_RAN ? setting_job(s, setting) : NULL;
-    const struct dpro_model *model = job ? &job->model : s->model;
-    struct finalist *f = finals_add(p, model, &model->baseline, NULL, NULL);
+    struct timed_job *job = setting->kind != AS_IT_RAN ? &setting_job(s, setting)->after : NULL;
+    struct finalist *f =
+        finals_add(p, job ? &job->model->baseline : &s->model->baseline, NULL, NULL);
+    f->job = job;
     f->of = setting;
     f->kind = setting->kind;
     f->is_barred = !program_fits(s, setting);
     f->ns[0] = (double)setting->ns;
-    if (job) {
-        f->passes = &job->change.passes;
-        f->n_passes = job->change.n_passes;
-    }
     for (const struct finalist *same = p->finalists; same < f; same++)
-        f->ns = same->model == model ? same->ns : f->ns;
+        f->ns = same->job == job ? same->ns : f->ns;
     return f;
 }
 
@@ -255,8 +252,8 @@ static void add_all(struct finals *p, struct program_search *s)
     finals_evaluate(p);
     finals_tell(p, &p->finalists[OF_BASELINE], &s->before);
     EACH_OF (const struct finalist, f, p->finalists, p->n_finalists)
-        if (f->kind != AS_IT_RAN)
-            finals_tell(p, f, &f->of->asked->after);
+        if (f->job)
+            finals_tell(p, f, f->job);
 }
 
 static void add_baselines(struct program_search *s, const struct finals *p)

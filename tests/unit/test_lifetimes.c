@@ -2,6 +2,7 @@
  * taken and given back when modules are wrapped in torch.utils.checkpoint. */
 
 #include "case.h"
+#include "cost/memory/lifetimes.h"
 #include "cost/memory/strategy_memory.h"
 #include "cost/program/model_memory.h"
 
@@ -470,6 +471,28 @@ static void forget(struct known *k)
     strtab_fini(&k->graph.names);
     arena_fini(&k->model.arena);
     free(k);
+}
+
+/* What a recomputed call made, its own backward pass does not ask for, and others have to the end
+ * of the backward pass. */
+TEST(what_only_others_use_is_not_made_anew)
+{
+    enum { MADE = 2, CALL_END = 4, AGAIN = 10, GIVEN = 20 };
+    uint32_t root[] = {0};
+    struct memory_call call = {
+        .parent = MODEL_NONE, .last = CALL_END, .again = AGAIN, .stop = CALL_END};
+    struct graph_block block = {.category = DPRO_MEMORY_ACTIVATION, .taken = MADE, .given = GIVEN};
+    block.n_uses = 1;
+    for (int backward = 0; backward <= 1; backward++) {
+        struct graph_use use = {MEMORY_NONE, 5, 6, backward != 0};
+        struct model_memory m = {.blocks = &block, .calls = &call, .uses = &use};
+        m.n_blocks = m.n_calls = m.n_uses = 1;
+        struct recomputed_calls calls = {.root = root, .any = true};
+        struct lifetimes lives = lifetimes_of(&m, &calls, 0);
+        assert_int_equal(lives.call, 0);
+        assert_int_equal(lives.first.to, GIVEN + 1);
+        assert_int_equal(lives.second.from, 0);
+    }
 }
 
 /* ---- tests ---- */

@@ -15,6 +15,7 @@ enum whose {
     ONE_CALL,   /* of a recording that may hold the first ones */
     SOME_RANKS, /* others were not recorded */
     RECURS,     /* in every so many iterations */
+    SINCE,      /* in all from one on, which is behind most of them */
     SERVED,     /* by parameter servers; and dpro can change how, as in what follows */
     BUCKETED,
     SHARDED,
@@ -22,6 +23,9 @@ enum whose {
     N_WHOSE
 };
 
+#define CHANGED                                                                                    \
+    "Find out what changed (%s): work of the job itself that begins there, other processes on "    \
+    "the host, a device that throttles."
 #define SHRINK(searched, told)                                                                     \
     "Hide or shrink communication: 'dpro optimize' searches for " searched                         \
     ", 'dpro whatif' tells the gain of " told ". Most of it is %s."
@@ -46,6 +50,7 @@ static const struct next_step {
     {"slow_iterations", RECURS,
      "Find out whether that is needed as often; it is part of the job, so its iterations belong "
      "to the mean. Most of it: %s."},
+    {"slow_iterations", SINCE, CHANGED},
     {"slow_iterations", ANY,
      "Find out what takes longer in these iterations (%s), or leave them out "
      "(--steps) if the job was warming up."},
@@ -55,6 +60,7 @@ static const struct next_step {
     {"uneven_work", ANY,
      "Even out the work: samples of like length in one batch, packed sequences, tokens "
      "balanced over ranks. Most of it is on %s."},
+    {"noise", SINCE, CHANGED},
     {"noise", KERNELS,
      "Find out what slows GPUs down now and then, most often %s: clocks and temperature, other "
      "processes on them, or inputs that differ between ranks."},
@@ -174,6 +180,13 @@ void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_ca
     memory_check();
     for (uint32_t op = 0; op < d->g->n_ops; op++)
         serves |= d->g->kind[op] == DPRO_OP_PUSH || d->g->kind[op] == DPRO_OP_PULL;
+    enum { FEWEST = 3 };
+    const int64_t *number = d->g->sample_number;
+    uint32_t n = cause->n_iterations; /* 0: it is in most */
+    bool since = n >= FEWEST && cause->iterations[0] == number[d->n_iterations - n];
+    if (since &&
+        (strcmp(cause->cause, "noise") == 0 || strcmp(cause->cause, "slow_iterations") == 0))
+        part = arena_format(arena, "%s from iteration %" PRId64 " on", part, cause->iterations[0]);
     const bool fits[N_WHOSE] = {
         [ANY] = true,
         [STAGES] = d->g->of_stages,
@@ -184,6 +197,7 @@ void cause_advise(const struct diagnosed *d, struct arena *arena, struct dpro_ca
         [ONE_CALL] = d->g->single_iteration && cause->n_evidence > 0 &&
                      cause->evidence[0].ns > cause->blame_ns / 2,
         [SOME_RANKS] = d->g->n_ranks < d->g->world_size,
+        [SINCE] = since,
         [RECURS] = strstr(part, ", every ") != NULL,
         [SERVED] = changes && serves,
         [BUCKETED] = changes,

@@ -383,6 +383,11 @@ class Causes(Case):
             self.assertIn(most["cause"], ("slow_rank",) if straggles else ("noise", "slow_iterations"))
             self.assertAlmostEqual(most["blame_ms"], cost_ms, delta=0.2 * cost_ms)
 
+    def test_one_rank_that_gets_slower_did_not_warm_up(self):
+        causes, _ = self.diagnose_cpu(world=1, steps=20, slow=lambda r, step, *_: 1.4 if step >= 12 else 1)
+        self.assertIn("what changed (autograd::engine::evaluate_function: AddmmBackward0 from iteration 15 on)",
+                      causes["slow_iterations"]["next_step"])
+
     def test_ranks_that_wander_are_not_slow(self):
         n_slow = 0
         for seed in range(24):

@@ -234,9 +234,13 @@ class Tuning(Session):
         self._leave()
 
     def _cost_pct(self, n_steps, seconds):
-        """What turns took longer than the same steps as it ran."""
-        own = self._own_ns()
-        return 100 * (1e9 * seconds / (n_steps * own) - 1) if own and n_steps else None
+        """What turns took longer than the same steps as it ran, those apart in which modules were compiled."""
+        own, apart = self._own_ns(), self._turns.compile_ns
+        n_steps, ns = n_steps - len(apart), 1e9 * seconds - sum(apart)
+        return 100 * (ns / (n_steps * own) - 1) if own and n_steps > 0 else None
+
+    def _compile_s(self):
+        return sum(self._turns.compile_ns) / 1e9
 
     def _own_ns(self):
         """A step as the job runs by itself; 0: there was no turn of it."""
@@ -271,9 +275,8 @@ class Tuning(Session):
         else:
             text = "the job goes on with %s, which %s of a step, where %.1f %% were expected" % (
                 self._kept, saves(state["names"][self._kept]), self._finalist(self._kept)["promised_pct"])
-        cost_pct = cost_pct or 0
-        return "%s; %s after %d steps of turns, which took %.1f %% %s than as it ran" % (
-            text, sure(state), state["steps"], abs(cost_pct), "longer" if cost_pct >= 0 else "less")
+        return "%s; %s after %d steps of turns, %s" % (text, sure(state), state["steps"], tune_page.cost_text(
+            cost_pct or 0, self._compile_s()))
 
     def _write(self, complete, cost_pct=None, problem=None, text=None):
         """The best plan so far, and all turns."""
@@ -293,7 +296,8 @@ class Tuning(Session):
         told = finite({
             "schema": "dpro.tune/1", "dpro": __version__, "complete": complete, "problem": problem, "world_size": self._world_size,
             "steps": self._turns.n_steps, "settle": self._turns.n_settle, "step": self._step, "asynchronous": on_gpu(),
-            "cost_pct": cost_pct, "race": state, "finalists": finalists, "history": self._history, "turns": self._turns.turns,
+            "cost_pct": cost_pct, "compile_s": self._compile_s(),
+            "race": state, "finalists": finalists, "history": self._history, "turns": self._turns.turns,
             "warnings": report.warnings})
         files.Folder.write_json(os.path.join(self._out, "tune.json"), told)
         tune_page.write(tune_page.path_in(self._out), told, text or problem or "turns go on: " + standing(state))

@@ -58,6 +58,11 @@ def _tile(label, value, note, kind=""):
         label, kind, html.escape(value), html.escape(note))
 
 
+def cost_text(cost_pct, compile_s):
+    return "which took %.1f %% %s than as it ran%s" % (
+        abs(cost_pct), "longer" if cost_pct >= 0 else "less", ", and %.1f s to compile" % compile_s if compile_s else "")
+
+
 def _tiles(told, promised):
     race = told["race"]
     won, tiles = race["names"].get(race["winner"]), []
@@ -71,7 +76,7 @@ def _tiles(told, promised):
     tiles.append(_tile("how sure that is", "%.1f %%" % (100 * race["sure"]),
                        "after %d block%s" % (race["blocks"], "s" if race["blocks"] != 1 else "")))
     cost = told.get("cost_pct")
-    note = "" if cost is None else "which took %.1f %% %s than as it ran" % (abs(cost), "longer" if cost >= 0 else "less")
+    note = "" if cost is None else cost_text(cost, told.get("compile_s"))
     tiles.append(_tile("steps of turns", str(race["steps"]), note or "of %d at most" % race["budget_steps"]))
     return '<div class="tiles">%s</div>' % "".join(tiles)
 

@@ -37,6 +37,7 @@ class Turns:
         self._session = session
         self.n_steps, self.n_settle = n_steps, n_settle
         self.turns = []             # that are over
+        self.compile_ns = []        # steps in which some rank compiled
         self.now = BASELINE         # what the job trains with
         self.measures_peaks = False  # of memory on a CPU, in two more steps behind each strategy's first turn
         self._models = []           # (DDP model, layouts by strategy) of each model that is switched
@@ -44,6 +45,7 @@ class Turns:
         self._paths = {}            # of plans, by strategy
         self._compares = False      # parameters of ranks, which are the same as the job runs
         self._within_ranks = {}     # by strategy: ways of its modules, and its number of micro-batches
+        self._compiles = False      # in the next step
         self._names = []            # of models that have no DDP
         self._store = None          # by which ranks without DDP agree
         self._left = []             # turns of the block to come
@@ -198,6 +200,7 @@ class Turns:
         if self._within_ranks:
             from . import batch_parts, module_plan
             found, n = self._within_ranks.get(name, ((), 1))
+            self._compiles = any(getattr(way, "compiles", False) and not way.tried for way in found)
             module_plan.switch(found)
             batch_parts.choose(n)
 
@@ -245,6 +248,9 @@ class Turns:
                 self._next_turn()
                 return
         self._n += 1
+        if self._compiles:
+            self._compiles = False
+            self.compile_ns.append(now - self._before_ns)
         if self._n > self.n_settle + self.n_steps:
             self._peak_step()
             return

@@ -170,6 +170,7 @@ class Tune(live.Case):
             self.assertIn("CALLS %d _nothing,_nothing,_nothing\n" % rank, run.out)  # of dpro, in three steps afterwards
         self.assertEqual(run.err.count("tune: the job goes on with %s, which saves " % race["winner"]), 1)
         self.assertIsInstance(told["cost_pct"], float)
+        self.assertEqual(told["compile_s"], 0)
         self.assertEqual({turn["name"] for turn in told["turns"] if turn["peak_bytes"]}, {turn["name"] for turn in told["turns"]})
         self.assertIn("where %.1f %% were expected" % next(
             one["promised_pct"] for one in told["finalists"] if one["name"] == race["winner"]), run.err)

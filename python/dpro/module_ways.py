@@ -26,7 +26,7 @@ class Way:
 
     def __init__(self, name, module):
         self.name, self.on = name, False
-        self.module = weakref.ref(module, lambda _, key=id(module): _wanted.pop(key, None))
+        self.module = weakref.ref(module, lambda _, key=id(module), forget=_wanted.pop: forget(key, None))  # globals go before at the end
 
     def is_for(self, module):
         return self.module() is module

@@ -349,3 +349,30 @@ bool trend_find(const int64_t *ns, uint32_t n, struct trend *trend)
     return trend->p < MOST_P && first > 0 &&
            fabs((double)(last - first)) >= LEAST_SHARE * (double)first;
 }
+
+struct mean_std stats_mean_std_in_order(const double *values, size_t n)
+{
+    struct mean_std found = stats_mean_std(values, n);
+    double together = 0, all = found.std * found.std * ((double)n - 1);
+    for (size_t i = 1; i < n; i++)
+        together += (values[i - 1] - found.mean) * (values[i] - found.mean);
+    double correlation = all > 0 ? fmax(together / all, 0) : 0;
+    found.std *= sqrt((1 + correlation) / (1 - correlation));
+    return found;
+}
+
+bool stats_above_0(double *values, size_t n)
+{
+    enum { FEWEST = 8 }; /* of fewer, the median deviation may be small by chance */
+    const double OF_MEDIAN = 1.253, OF_DEVIATION = 1.4826;
+    struct mean_std found = stats_mean_std_in_order(values, n);
+    if (found.mean > 3 * found.std / sqrt((double)n) || n < FEWEST)
+        return found.mean > 3 * found.std / sqrt((double)n);
+    double median = stats_median(values, n), n_above = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_above += values[i] > 0;
+        values[i] = fabs(values[i] - median);
+    }
+    return n_above >= (double)n / 2 + sqrt((double)n) &&
+           median > 3 * OF_MEDIAN * OF_DEVIATION * stats_median(values, n) / sqrt((double)n);
+}

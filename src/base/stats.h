@@ -43,6 +43,18 @@ double stats_welch_half(struct mean_std a, size_t n_a, struct mean_std b, size_t
  * at. So it does where values far from the median are clipped: a few tell nothing of the others. */
 void stats_levels(const double *values, size_t n_rows, size_t n, size_t *since);
 
+/* The same of values one after the other, whose deviation is as much larger as their mean varies
+ * more than that of independent ones: by the correlation of each with the next (Bayley and
+ * Hammersley, 1946). A machine that wanders is slow for a while, and then it is not. */
+struct mean_std stats_mean_std_in_order(const double *values, size_t n);
+
+/* Whether values one after the other are above 0 by more than chance explains: their mean is, by
+ * three times its standard error. Or the median, and the share of those above 0 by two standard
+ * errors of a coin's: a few values far below don't move them, and tell nothing of the others'
+ * spread.
+ */
+bool stats_above_0(double *values, size_t n);
+
 /* The mean, to the nearest integer; no sum overflows. */
 int64_t stats_mean_i64(const int64_t *values, size_t n);
 

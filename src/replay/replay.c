@@ -166,9 +166,7 @@ static void find_stragglers(struct dpro_replay *r)
     enum { LEAST_PCT = 5, FEWEST = 3 }; /* of fewer, chance can't be told */
     const struct dpro_replay_view *v = &r->view;
     uint32_t n = v->n_iterations;
-    SCRATCH double *later = mem_array((size_t)v->n_ranks * n + 1, sizeof *later);
-    SCRATCH size_t *since = mem_array(v->n_ranks + (size_t)1, sizeof *since);
-    SCRATCH uint32_t *n_lates = mem_array(v->n_ranks + (size_t)1, sizeof *n_lates);
+    SCRATCH double *later = mem_array(n + (size_t)1, sizeof *later);
     SCRATCH int64_t *late = mem_array(n + (size_t)1, sizeof *late);
     SCRATCH int64_t *others = mem_array(v->n_ranks + (size_t)1, sizeof *others);
     for (uint32_t i = 0; i < n; i++)
@@ -187,20 +185,14 @@ static void find_stragglers(struct dpro_replay *r)
             }
             n_late += r->late[i] != NO_RANK && of[k].late_ns > 0 && of[k].late_ns >= most / 2;
             late[i] = of[k].late_ns;
-            later[(size_t)k * n + i] = (double)(late[i] - stats_median_i64(others, n_others));
+            later[i] = (double)(late[i] - stats_median_i64(others, n_others));
         }
         int64_t late_ns = stats_median_i64(late, n);
-        bool is_late = n_late * 2 > n && late_ns >= (usual_ns - late_ns) / 100 * LEAST_PCT;
-        n_lates[k] = is_late ? n_late : 0;
-    }
-    if (v->n_ranks > 1 && n >= FEWEST)
-        stats_levels(later, v->n_ranks, n, since);
-    for (uint32_t k = 0; k < v->n_ranks; k++) {
-        const double *its = later + (size_t)k * n;
-        r->ranks_late[k].straggles =
-            n_lates[k] > 0 && since[k] < n && stats_mean_std(its, n).mean > 0;
-        if (r->ranks_late[k].straggles)
-            r->ranks_late[k].n = n_lates[k];
+        bool straggles = n_late * 2 > n && late_ns >= (usual_ns - late_ns) / 100 * LEAST_PCT &&
+                         stats_above_0(later, n);
+        r->ranks_late[k].straggles = straggles;
+        if (straggles)
+            r->ranks_late[k].n = n_late;
     }
 }
 

@@ -324,7 +324,7 @@ class Recorded(Case):
         for trace, args, why in ((TENSORS, ["3"], "4 heads, which 3 ranks can't share out evenly: give a number that divides 4"),
                                  (TENSORS, ["4", "--world-size", "6"], "6 ranks are no whole number of replicas: .* make up 4 ranks"),
                                  (TENSORS, ["0"], "--tp"), (MIXED, ["1"], "does not show which of rank 0's work is on split tensors"),
-                                 (PIPELINE, ["2"], "has to split tensors, .* it has pp 2; --dims"),
-                                 (BUNDLED, ["2"], "it has dp 2; --dims")):
+                                 (PIPELINE, ["2"], "for jobs with one dimension tp, .* has pp 2. --dims"),
+                                 (BUNDLED, ["2"], "has dp 2. --dims")):
             with self.subTest(args=args):
                 self.assert_error(dpro("whatif", trace, "--tp", *args), USAGE, why)

@@ -199,6 +199,18 @@ static void clip_rows(double *values, size_t n_rows, size_t n)
     }
 }
 
+/* Whether more of them than by tossing a coin (two standard errors) lie on one side of 0: of two
+ * values that take turns, the median and what is clipped to it show but one. */
+static bool are_one_sided(const double *values, size_t n)
+{
+    size_t n_above = 0, n_below = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_above += values[i] > 0;
+        n_below += values[i] < 0;
+    }
+    return (double)MAX(n_above, n_below) >= (double)n / 2 + sqrt((double)n);
+}
+
 void stats_levels(const double *values, size_t n_rows, size_t n, size_t *since)
 {
     enum { FEWEST = 8, CORRELATIONS = 29 }; /* of fewer, correlation and deviation are chance */
@@ -222,7 +234,8 @@ void stats_levels(const double *values, size_t n_rows, size_t n, size_t *since)
             least = fmin(least, unlikely);
         }
         for (size_t row = 0; row < n_rows; row++) {
-            since[row] = since[row] == n ? likeliest[row] : since[row];
+            if (since[row] == n && (!clipped || are_one_sided(values + row * n, n)))
+                since[row] = likeliest[row];
             rises[row] = 0;
         }
         clip_rows(rows, n_rows, n);

@@ -40,7 +40,8 @@ double stats_welch_half(struct mean_std a, size_t n_a, struct mean_std b, size_t
  * is that of a first-order autoregression, whose correlation and levels are the likeliest together
  * (maximum likelihood). A level counts that is as unlikely by chance as a mean at three standard
  * errors of independent values, for each of the other rows, and for each place that it may begin
- * at. So it does where values far from the median are clipped: a few tell nothing of the others. */
+ * at. So it does where values far from the median are clipped, as a few tell nothing of the others,
+ * if most lie on one side of 0. */
 void stats_levels(const double *values, size_t n_rows, size_t n, size_t *since);
 
 /* The same of values one after the other, whose deviation is as much larger as their mean varies

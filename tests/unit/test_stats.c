@@ -117,6 +117,12 @@ TEST(a_level_is_told_from_noise_that_wanders)
     stats_levels((double[]){5, 6, 5, 6, 5, -90, 6, 5, 0, 0, 0, 0, 0, 0, 0, 0}, 2, 8, since);
     assert_int_equal(since[0], 0); /* one far below */
     assert_int_equal(since[1], 8);
+    double coin[40]; /* which of two ranks is late: 12 of 20 times the first */
+    for (size_t i = 0; i < 20; i++)
+        coin[20 + i] = -(coin[i] = "00110011001110001000"[i] == '0' ? 9 + 0.01 * (double)i : -9);
+    stats_levels(coin, 2, 20, since);
+    assert_int_equal(since[0], 20);
+    assert_int_equal(since[1], 20);
     stats_levels(NULL, 0, 0, since);
 }
 

@@ -59,6 +59,13 @@ class BadFiles(Case):
         self.cut("kineto_rank1.json.gz", 0.8)
         self.assert_cut_is_told(self.assert_replays(self.folder))
 
+    def test_what_a_cut_profile_lacks_is_no_threads_that_was_not_watched(self):
+        shutil.copytree(BUNDLED, self.folder, dirs_exist_ok=True)
+        self.cut("kineto_rank1.json.gz", 0.6)
+        said = " ".join(dpro("replay", self.folder).out.split())
+        self.assertIn("rank 1 is left out", said)
+        self.assertNotIn("no profile shows", said)
+
     def test_a_rank_of_which_no_whole_iteration_is_left_is_left_out(self):
         """Whichever it is; the conclusions say so, and the others are replayed."""
         for lost in (0, 2):

@@ -299,8 +299,8 @@ static void warn_lost(struct trace_build *build)
                    n_lost);
 }
 
-/* All-reduces that a rank took part in while it was profiled, and that its profile does not show.
- */
+/* All-reduces that a rank took part in while it was profiled, and that its profile, which is whole,
+ * does not show. */
 static void warn_unseen(struct trace_build *build)
 {
     enum { LEAST_SHARE = 10 }; /* one of so many bytes */
@@ -310,10 +310,11 @@ static void warn_unseen(struct trace_build *build)
         const struct net_transport *transport = &trace->transports[t];
         if (transport->rank_index == NO_ID)
             continue;
+        const struct trace_rank *rank = &trace->ranks[transport->rank_index];
         EACH (const struct net_collective, collective, transport->collectives) {
-            if (collective->prefix != GLOO_ALL_REDUCE ||
-                trace_window_at(&trace->ranks[transport->rank_index], collective->first_send_ns) ==
-                    NO_ID)
+            uint32_t window = trace_window_at(rank, collective->first_send_ns);
+            if (collective->prefix != GLOO_ALL_REDUCE || window == NO_ID ||
+                rank->windows[window].is_cut)
                 continue;
             sent_bytes += collective->sent_bytes;
             unseen_bytes += collective->span == NO_ID ? collective->sent_bytes : 0;

@@ -27,8 +27,8 @@ static const char *bucket_text(struct deciding *d, uint32_t b)
     const char *first = d->model->tensors[d->best->order[bucket->first]].name;
     const char *last = d->model->tensors[d->best->order[bucket->first + bucket->n - 1]].name;
     if (bucket->n == 1)
-        return format(d, "bucket %u (%.200s)", b, first);
-    return format(d, "bucket %u (%.200s ... %.200s)", b, first, last);
+        return format(d, "bucket %u (%.200s)", b + 1, first);
+    return format(d, "bucket %u (%.200s ... %.200s)", b + 1, first, last);
 }
 
 /* The bucket of the job as it ran that holds the first tensor of one of the best. */

@@ -363,7 +363,10 @@ bool trend_find(const int64_t *ns, uint32_t n, struct trend *trend)
            fabs((double)(last - first)) >= LEAST_SHARE * (double)first;
 }
 
-struct mean_std stats_mean_std_in_order(const double *values, size_t n)
+/* Of values one after the other, whose deviation is as much larger as their mean varies more than
+ * that of independent ones: by the correlation of each with the next (Bayley and Hammersley, 1946).
+ * A machine that wanders is slow for a while, and then it is not. */
+static struct mean_std mean_std_in_order(const double *values, size_t n)
 {
     struct mean_std found = stats_mean_std(values, n);
     double together = 0, all = found.std * found.std * ((double)n - 1);
@@ -378,7 +381,7 @@ bool stats_above_0(double *values, size_t n)
 {
     enum { FEWEST = 8 }; /* of fewer, the median deviation may be small by chance */
     const double OF_MEDIAN = 1.253, OF_DEVIATION = 1.4826;
-    struct mean_std found = stats_mean_std_in_order(values, n);
+    struct mean_std found = mean_std_in_order(values, n);
     if (found.mean > 3 * found.std / sqrt((double)n) || n < FEWEST)
         return found.mean > 3 * found.std / sqrt((double)n);
     double median = stats_median(values, n), n_above = 0;

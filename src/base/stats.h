@@ -44,11 +44,6 @@ double stats_welch_half(struct mean_std a, size_t n_a, struct mean_std b, size_t
  * if most lie on one side of 0. */
 void stats_levels(const double *values, size_t n_rows, size_t n, size_t *since);
 
-/* The same of values one after the other, whose deviation is as much larger as their mean varies
- * more than that of independent ones: by the correlation of each with the next (Bayley and
- * Hammersley, 1946). A machine that wanders is slow for a while, and then it is not. */
-struct mean_std stats_mean_std_in_order(const double *values, size_t n);
-
 /* Whether values one after the other are above 0 by more than chance explains: their mean is, by
  * three times its standard error. Or the median, and the share of those above 0 by two standard
  * errors of a coin's: a few values far below don't move them, and tell nothing of the others'

@@ -361,8 +361,10 @@ static void sum_losses(rate_changes *changes)
 static double lost_until(const rate_changes *changes, int64_t ns)
 {
     size_t after = LOWER_BOUND(i, (size_t)0, changes->n, changes->at[i].at_ns <= ns);
-    const struct rate_change *last = changes->at + after - 1;
-    return after == 0 ? 0 : last->lost_ns + last->rate * (double)(ns - last->at_ns);
+    if (after == 0)
+        return 0;
+    const struct rate_change *last = &changes->at[after - 1];
+    return last->lost_ns + last->rate * (double)(ns - last->at_ns);
 }
 
 /* What the model learnt that a byte on the link costs computing, of the computing beside it. Where

@@ -421,6 +421,15 @@ static void say_diagnosed(const struct report_facts *f, const struct dpro_diagno
                  TIME(most->blame_ns), most->next_step ?: "see the diagnosis");
 }
 
+/* Whether that is half of the critical path or more. */
+static bool is_mostly_computing(const struct report_facts *f)
+{
+    int64_t ns = 0;
+    for (int kind = 0; kind <= DPRO_OP_UPDATE; kind++)
+        ns += f->kind_ns[kind];
+    return facts_pct(ns, f->replay->critical_ns) >= 50;
+}
+
 static void say_next_step(const struct report_facts *f, struct verdict_line *line)
 {
     const struct dpro_diagnose_report *diagnosed = f->report->diagnosis;
@@ -439,7 +448,8 @@ static void say_next_step(const struct report_facts *f, struct verdict_line *lin
             line,
             "'dpro diagnose' says what each cause of lost time costs%s, and what to do about it",
             f->report->what_if ? " without the change" : "");
-        say_dearest(f, line, "; what computes longest is ");
+        if (is_mostly_computing(f))
+            say_dearest(f, line, "; what computes longest is ");
     }
 }
 

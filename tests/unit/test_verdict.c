@@ -147,6 +147,10 @@ TEST(what_lost_time_costs_is_asked_of_the_diagnosis)
     fill(&job);
     job.facts.n_names = 1; /* it receives */
     check(&job, NEXT, "what to do about it", "longest");
+    fill(&job);
+    job.facts.kind_ns[DPRO_OP_BW] = 40 * ONE_MS; /* the rest of the path communicates */
+    job.facts.kind_ns[DPRO_OP_RECV] = 60 * ONE_MS;
+    check(&job, NEXT, "what to do about it", "longest");
 }
 
 TEST(a_job_of_one_rank_is_told_nothing_of_ranks)

@@ -242,6 +242,62 @@ def changes_struct():
     return type("Changes", (c.Structure,), {"_pack_": 1, "_layout_": "ms", "_fields_": fields})
 
 
+_RATE = re.compile(r"(\d+\.?\d*|\.\d+) *([kmgtKMGT]?)(i?)(bits?|b|B)(?:/s|ps)?\Z")
+_TIME = re.compile(r"([+-])(\d+\.?\d*|\.\d+)(ns|us|ms|s)\Z")
+_SPEED = re.compile(r"(?:(cpu|gpu)=)?(\d+\.?\d*|\.\d+)x(?:@(\d+)(?:-(\d+))?)?\Z")
+
+
+def _speed_or_time(text, names):
+    """What "0.5x", "10gbit" and "+10us" set of these fields: a name, a value."""
+    ratio, rate, time = re.match(r"(\d+\.?\d*|\.\d+)x\Z", text), _RATE.match(text), _TIME.match(text)
+    if ratio:
+        return names["ratio"], float(ratio.group(1))
+    if rate:
+        scale = (1024 if rate.group(3) else 1000) ** " KMGT".index((rate.group(2) or " ").upper())
+        return names["s"], float(rate.group(1)) * scale / (1 if rate.group(4) == "B" else 8)
+    return names["ns"], int(float(time.group(1) + time.group(2)) * {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[time.group(3)])
+
+
+def _of_option(kind, value):
+    """The fields that an option of `dpro whatif` sets, of its value as the command takes it; a number where that is one."""
+    names, types = [field.name.decode() for field in kind.fields if field.name], layouts.CHANGE_TYPE
+    if kind.fields[0].type == types["time"]:
+        return {names[0]: None if value is None else int(number(names[0], c.c_double, value, 0) * 1e6)}
+    if kind.fields[0].type == types["speeds"]:
+        texts = [_SPEED.match(text) for text in ([value] if isinstance(value, str) else value)]
+        return {names[0]: [{"processor": found[1] or "default", "speed": float(found[2]), "first_rank": int(found[3] or -1),
+                            "last_rank": int(found[4] or found[3] or -1)} for found in texts]}
+    if kind.fields[0].type == types["texts"]:
+        return {names[0]: [value] if isinstance(value, str) else value}
+    if len(names) == 1 or value is None:
+        return {names[0]: value}
+    option, made = kind.option.decode().replace("-", "_"), {}
+    for part in value.split(","):
+        scope, _, text = part.rpartition("=")
+        of = {"": option.split("_size")[0], "inter": "between", "intra": "within"}[scope] + "_"
+        name, given = _speed_or_time(text, {name.rsplit("_", 1)[1]: name for name in names if name.startswith(of)})
+        made[name] = given
+    return made
+
+
+def changes_of(keywords):
+    """struct dpro_changes of the names of its fields, or of options of `dpro whatif`, "_" for "-", and their values."""
+    options, made, fields = {kind.option.decode().replace("-", "_"): kind for kind in change_kinds()}, {}, fields_of(changes_struct())
+    for name, value in keywords.items():
+        kind = options.get(name)
+        text = isinstance(value, str) or (isinstance(value, list) and isinstance((value + [None])[0], str))
+        is_field = name in fields and not (text and name in ("batch_size", "compute"))
+        if kind is None or is_field or name.endswith("_mb"):
+            made[name] = value
+            continue
+        try:
+            made.update(_of_option(kind, value))
+        except (AttributeError, KeyError, TypeError):
+            takes = "--%s takes: %s" % (kind.option.decode(), " ".join(kind.help.decode().split()))
+            raise Error("%s=%r is not what %s" % (name, value, takes)) from None
+    return struct(changes_struct(), **made)
+
+
 def call(name, *args):
     """Of the library; raises what it says when it fails."""
     error = layouts.Error()
@@ -358,6 +414,9 @@ class Job:
         self.opened, self._first_path = (trace, {"steps": steps, **options}), paths[0] if paths else b""
         call("dpro_job_open", (c.c_char_p * len(paths))(*paths), c.c_size_t(len(paths)), c.byref(given), c.byref(self.handle.at))
 
+    def __repr__(self) -> str:
+        return "dpro.open(%r): ask .replay(), .diagnose(), .whatif(), .optimize(), or tables such as .ops" % (self.opened[0],)
+
     def __enter__(self) -> Job:
         return self
 
@@ -471,11 +530,11 @@ class Job:
 
     def whatif(self, **changes: Any) -> Answer:
         """What `dpro whatif` says, an Answer of schema dpro.whatif/1; without changes, its "questions" are what can be asked
-        of the job, and why not the rest. Changes are keywords such as bucket_cap_mb=5, bandwidth_ratio=0.5,
-        compression="bf16", recompute="all", compute=[{"speed": 1.2, "first_rank": 0, "last_rank": 3}], delays=["BW=0.5"].
-        None: as it is; what does not fit is refused with a dpro.Error. Bytes may be a text with a unit, as in "5MiB"; a
-        keyword that ends in _bytes may be given in MiB, as one that ends in _mb."""
-        asked = struct(changes_struct(), **changes)
+        of the job, and why not the rest. Changes are the command's options as keywords, with the values that it takes:
+        bandwidth="0.5x", bucket_cap_mb=5, compress="bf16", recompute="all", compute=["1.2x@0-3"], delay="BW=0.5"; or the fields
+        that these set, in numbers: bandwidth_ratio=0.5. None: as it is; what does not fit is refused with a dpro.Error. Bytes
+        may be a text with a unit, as in "5MiB"; a keyword that ends in _bytes may be given in MiB, as one that ends in _mb."""
+        asked = changes_of(changes)
         return _answer("whatif", self.asked("whatif", asked, layouts.WhatifReport()))
 
     def curve(self, **changes: Any) -> drawing.Rows:
@@ -491,7 +550,7 @@ class Job:
         rows = []
         for values in itertools.product(*lists.values()):
             given = dict(zip(lists, values))
-            asked = struct(changes_struct(), **{**changes, **given})
+            asked = changes_of({**changes, **given})
             answer = json.loads(_printed("dpro_whatif_json", self.asked("whatif", asked, layouts.WhatifReport())))
             rows.append({**given, "iteration_ms": (answer.get("predicted") or answer["job"])["iteration_ms"]})
         return drawing.Rows(rows, lambda rows: drawing.curves(rows, x))

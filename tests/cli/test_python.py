@@ -128,6 +128,21 @@ class Commands(Case):
                   cycle_ns=2000000, fusion_bytes=1 << 20)
         self.same("whatif", data, ["--bucket-cap-mb", "2.5"], bucket_cap_mb=2.5)
         self.same("whatif", data, ["--bucket-cap-mb", "5"], bucket_cap_bytes="5MiB")
+        for options, keywords in ((["--bandwidth", "0.5x"], {"bandwidth": "0.5x"}), (["--latency", "+1.5us"], {"latency": "+1.5us"}),
+                                  (["--bandwidth", "500mbit"], {"bandwidth": "500mbit"}), (["--servers", "2"], {"servers": 2}),
+                                  (["--bandwidth", "inter=1.5GiB/s,intra=2x"], {"bandwidth": "inter=1.5GiB/s,intra=2x"}),
+                                  (["--accumulate", "2", "--compute", "1.2x@1"], {"accumulate": 2, "compute": "1.2x@1"}),
+                                  (["--compute", "2x", "--compute", "cpu=0.5x@0-1"], {"compute": ["2x", "cpu=0.5x@0-1"]}),
+                                  (["--cycle-time", "2.5"], {"cycle_time": 2.5}), (["--batch-size", "2x"], {"batch_size": "2x"}),
+                                  (["--compress", "bf16", "--delay", "FW=+3"], {"compress": "bf16", "delay": "FW=+3"})):
+            if dpro("whatif", "-q", data, *options).code == DONE:
+                self.same("whatif", data, options, **keywords)
+            else:
+                self.error(package.whatif, data, **keywords)
+        for keywords in ({"bandwidth": 2}, {"bandwidth": "fast"}, {"bandwidth": "+1us"}, {"latency": "1gbit"}, {"compute": "2"},
+                         {"cycle_time": "x"}, {"bandwidth": "wide=2x"}):
+            self.assertRegex(self.error(package.whatif, data, **keywords), r"\S")
+        self.assertIn("is not what --latency takes: each message", self.error(package.whatif, data, latency="1gbit"))
         self.same("optimize", data, ["--memory", "1MB"], CHECK_FAILED, memory=1000000)
         for size in ("16GiB", "16.5 GB", "800kB", "2000000000", "80%"):
             self.same("optimize", os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-gpt-n2-memory"), ["--memory", size],
@@ -146,6 +161,10 @@ class Commands(Case):
         self.same("optimize", self.path("trace"), ["--allow", "compile,bf16"], **allowed)
         self.assertEqual(package.optimize(self.path("trace"), **allowed)["best"], compiled)
         self.assertTrue(compiled["computation"]["compile"])
+
+    def test_a_notebook_says_what_a_job_is(self):
+        with package.open(GPT) as job:
+            self.assertEqual(repr(job).split(":")[0], "dpro.open(%r)" % GPT)
 
     def test_one_job_is_asked_again_and_again(self):
         trace = os.path.join(ROOT, "tests", "data", "torch-ddp-gloo-lstm-n2-2gbit")

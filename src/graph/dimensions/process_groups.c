@@ -233,11 +233,12 @@ static uint32_t logged_set(struct groups_finder *f, const struct rank_build *ran
 
 /* ---- all ---- */
 
+/* Of two ranks that exchanged messages, or of a job of two, the other one. */
 static void find_peer(const struct groups_finder *f, const struct rank_build *rank, size_t c)
 {
     struct local_collective *collective = &rank->collectives.at[c];
-    const int32_t *ranks = NULL;
-    if (collective->peer < 0 && logged_ranks(f, rank, c, &ranks) == 2)
+    const int32_t *ranks = f->all.at;
+    if (collective->peer < 0 && (f->all.n == 2 || logged_ranks(f, rank, c, &ranks) == 2))
         collective->peer = ranks[0] == rank->trace->rank ? ranks[1] : ranks[0];
 }
 

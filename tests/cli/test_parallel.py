@@ -78,6 +78,28 @@ class Pipeline(Case):
         self.assertEqual(sum(c["count"] for c in facts["collectives"]), 2)
         self.assertEqual({c["ranks"] for c in facts["collectives"]}, {2})
 
+    def line(self, world, **args):
+        """Stages of a line as torch.profiler records them: no marks of dpro, peers in `args` at most."""
+        def stage_of(rank):
+            def send(start, peer):
+                inputs = {"Concrete Inputs": ["", "", str(peer), "0"]} if args else {}
+                name, kind = ("send", "send") if peer > rank else ("recv_", "recv")
+                return [span("c10d::" + name, start, 20, **dims(1000), **inputs),
+                        span("gloo:" + kind, start + 10, 300, cat="user_annotation", **dims(1000))]
+            return lambda start, _: [event for peer, at in ((rank - 1, 1000), (rank + 1, 3000)) if 0 <= peer < world
+                                     for event in [span("aten::mm", start + at, 900), *send(start + at + 900, peer)]]
+        return self.assert_replays(*[self.write("rank%d.json" % rank, job(rank, world, stage_of(rank))) for rank in range(world)])
+
+    def test_of_a_job_of_two_ranks_the_other_one_is_the_peer(self):
+        facts = self.line(2)
+        self.assertEqual([(c["ranks"], c["count"]) for c in facts["collectives"]], [(2, 1)])
+        self.assertEqual([(d["name"], d["size"]) for d in facts["dimensions"]], [("pp", 2)])
+
+    def test_the_peer_of_a_send_is_its_input(self):
+        facts = self.line(3, inputs=True)
+        self.assertEqual([(c["ranks"], c["count"]) for c in facts["collectives"]], [(2, 2)])
+        self.assertEqual([(d["name"], d["size"]) for d in facts["dimensions"]], [("pp", 3)])
+
     def test_receives_that_are_posted_in_another_order_meet_the_sends_of_their_size(self):
         def step_of(rank, number):
             kind, sizes = ("send", (500, 300)) if rank == 0 else ("recv", (300, 500))

@@ -312,7 +312,7 @@ static void read_other_arg(struct kineto *k, struct kineto_event *ev, unsigned k
     unsigned flags;
     switch (key) {
     case KEY_CONCRETE_INPUTS:
-        if (!ev->has_name || !(kineto_name_flags(&k->to, ev->name) & NAME_COUNTED))
+        if (!ev->has_name || !(kineto_name_flags(&k->to, ev->name) & (NAME_COUNTED | NAME_TO_PEER)))
             break;
         ev->has_values = op_shapes_read(&k->to.values, js);
         return;

@@ -26,6 +26,9 @@ uint8_t kineto_learn_name(struct kineto_events *to, uint32_t name)
                      : op_is_counted(text, len)           ? NAME_COUNTED
                                                           : 0;
     flags |= kineto_posted(text, len) ? NAME_POSTED : 0;
+    flags |= text_n_is(text, len, "c10d::send") || text_n_is(text, len, "c10d::recv_")
+                 ? NAME_TO_PEER
+                 : 0;
     return to->name_flags.at[name] = (uint8_t)(NAME_SEEN | flags);
 }
 
@@ -123,6 +126,12 @@ static void add_span(struct kineto_events *to, struct kineto_event *ev)
             to->detail.numel = ev->dims_blank && ev->type_first ? 1 : ev->dims_numel;
         if (!to->detail.dtype)
             to->detail.dtype = ev->dims_type;
+        to->detail_used = ev->has_detail = true;
+    }
+    /* where there are several groups, nothing says whose member it is */
+    if (ev->has_values && part->groups.n <= 1 && kineto_name_flags(to, ev->name) & NAME_TO_PEER &&
+        to->values.n[2] == 1 && to->values.at[2][0] <= INT32_MAX) {
+        to->detail.peer = (int32_t)to->values.at[2][0];
         to->detail_used = ev->has_detail = true;
     }
     if (ev->kind == SPAN_SYNC) {

@@ -18,7 +18,7 @@ struct kineto_event {
     uint32_t category; /* of KINETO_OTHER_KIND: string id */
     uint64_t dims_numel;
     uint32_t dims_type;
-    bool has_inputs, has_values; /* of ops that op_arithmetic() counts */
+    bool has_inputs, has_values; /* of ops that op_arithmetic() counts; values of peers, too */
     bool dims_blank,
         type_first; /* the first input: its dimensions are [], it has an element type */
 };
@@ -36,7 +36,7 @@ struct kineto_events {
     struct kineto_part *more;
     struct trace_detail detail; /* of the event being read; none unless detail_used */
     bool detail_used;
-    struct op_shapes inputs, values; /* of the event being read, if it is counted; see has_shapes */
+    struct op_shapes inputs, values; /* of the event being read; see has_inputs, has_values */
     struct kineto_memory memory;     /* of the instant being read */
     ARRAY(uint8_t) name_flags;       /* by name id */
     struct map tracks;               /* hash of (pid, tid, whether of a GPU) -> index */
@@ -65,9 +65,10 @@ enum kineto_name_flag {
     NAME_COMMUNICATION = 2,
     NAME_MODULE = 4,
     NAME_MEMORY = 8,
-    NAME_ASKED = 16,  /* the recorder's mark around a call of a process group, or around a wait */
-    NAME_POSTED = 32, /* a transfer that goes on beside the thread which asked for it */
-    NAME_COUNTED = 64 /* op_arithmetic() counts it */
+    NAME_ASKED = 16,   /* the recorder's mark around a call of a process group, or around a wait */
+    NAME_POSTED = 32,  /* a transfer that goes on beside the thread which asked for it */
+    NAME_COUNTED = 64, /* op_arithmetic() counts it */
+    NAME_TO_PEER = 128 /* c10d's send or recv: its third input is the other rank in its group */
 };
 
 /* What a name is, looked at once. */

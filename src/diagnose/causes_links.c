@@ -33,7 +33,7 @@ static struct timed_link group_link(const struct dpro_graph *g, uint32_t kind,
 {
     const struct graph_member *members = &g->members[c->first_member];
     uint32_t first = g->rank[members[0].arrival], last = g->rank[members[c->n_members - 1].arrival];
-    if (g->of_stages && c->n_members == 2 && collective_is_one(c->kind, DPRO_SEND, DPRO_RECV))
+    if (c->n_members == 2 && collective_is_one(c->kind, DPRO_SEND, DPRO_RECV))
         return c->kind == DPRO_SEND ? pair_link(g, kind, first, last)
                                     : pair_link(g, kind, last, first);
     struct timed_link link = pair_link(g, 0, first, last);

@@ -151,6 +151,30 @@ def over_hosts(slow):
     return program
 
 
+def passing(slow):
+    """Pairs of neighbours in a ring of four pass tensors on, and back; `slow`: from rank 2 to rank 3 only."""
+    def program(rank):
+        for k in range(8):
+            yield from rank.launch("aten::mm", f"gemm_{k % 3}", rank.job.kernel_us, 7)
+            for turn in (0, 1):
+                for back in (False, True):
+                    peer = (rank.rank + (1 if rank.rank % 2 == turn else -1)) % 4
+                    sends = (rank.rank % 2 == turn) != back
+                    of = [rank.rank, peer] if sends else [peer, rank.rank]
+                    rank.group, rank.transfer_us = ("0", of), 2000 if slow and of == [2, 3] else 600
+                    rank.let_stream_wait(1)
+                    end = yield from rank.launch(
+                        "c10d::send" if sends else "c10d::recv_", "ncclDevKernel_SendRecv(ncclDevComm*)", 0, 20 + 2 * turn + back,
+                        after=rank.free[7], **{"Collective name": "send" if sends else "recv", "In msg nelems": 500_000,
+                                               "Out msg nelems": 500_000, "dtype": "Float", "Group size": 4, "Process Group Name": "0",
+                                               "Process Group Ranks": "[0, 1, 2, 3]", "Dst Rank" if sends else "Src Rank": peer})
+                    rank.let_stream_wait(1)
+                    rank.free[7] = max(rank.free[7], end)
+        rank.group, rank.transfer_us = ("0", list(range(4))), None
+        yield from update(rank, (yield from rank.communicate("allreduce", (yield from backward(rank, 20)), 2)))
+    return program
+
+
 def meeting_between_passes(rank):
     """The thread that launches forward waits for what ranks reduce, before another one launches back."""
     yield from rank.forward(20)
@@ -234,6 +258,7 @@ FAULTS = [  # cause, its part, the job without, what changes with it
     ("recomputation", "rank", {"program": checkpointed(False)}, {"program": checkpointed(True)}),
     ("slow_link", "ranks 2 to 3", {"world": 8, "program": pairs(False)}, {"program": pairs(True)}),
     ("slow_link", "ranks ", {"world": 8, "per_host": 2, "program": over_hosts(False)}, {"program": over_hosts(True)}),
+    ("slow_link", "rank 2 to rank 3", {"program": passing(False)}, {"program": passing(True)}),
     ("small_messages", "transfers of 800000 bytes", {"program": buckets(4_000_000, 8_000_000)},
      {"program": buckets(*[200_000] * 20, 8_000_000)}),
     ("bucket_order", "dp all_reduce of bucket ", {"program": in_chunks(False)}, {"program": in_chunks(True)}),

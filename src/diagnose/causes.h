@@ -123,11 +123,9 @@ bool work_moves(const struct diagnosed *d);
  */
 double stages_compute(const struct diagnosed *d, bool all, struct arena *arena, double **of_stage);
 /* causes_iterations.c: iterations beside one another */
-/* What unusual iterations take longer, for a reason that is called so (slow_kind_of); NULL: any. */
-void find_unusual(const struct diagnosed *d, struct cause_found *found, const char *asked);
 /* All ops that are named so (but kernels, and those that run what was compiled), and gaps in ranges
- * that are, and what they make unusual iterations longer by: what is in some iterations only is no
- * op of the graph. */
+ * that are; and what some iterations have more of that than most, as what is in some only is no op
+ * of the graph. */
 void find_named(const struct diagnosed *d, struct cause_found *found, const char *what);
 void find_slow_iterations(const struct diagnosed *d, struct cause_found *found);
 void find_noise(const struct diagnosed *d, struct cause_found *found);

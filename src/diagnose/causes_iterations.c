@@ -139,51 +139,86 @@ static void excess_claim_all(struct excess *e, uint32_t works)
     groups_fini(&groups);
 }
 
-/* By iteration, whether it is unusually long. */
+/* By iteration, what the rows before took of the rank that they took most of, beyond what they take
+ * of it in most iterations. */
+static int64_t *explained_ns(const struct diagnosed *d, struct arena *arena)
+{
+    uint32_t n = d->n_iterations;
+    int64_t *most = arena_array(arena, n + (size_t)1, sizeof *most);
+    int64_t *taken = arena_array(arena, n + (size_t)1, sizeof *taken);
+    int64_t *sorted = arena_array(arena, n + (size_t)1, sizeof *sorted);
+    for (uint32_t r = 0; r < d->g->n_ranks; r++) {
+        uint32_t first = d->g->ranks[r].first_op, end = first + d->g->ranks[r].n_ops;
+        for (uint32_t i = 0; i < n; i++) {
+            const struct replay_copy *copy = &d->copies[i];
+            taken[i] = 0;
+            for (uint32_t op = first; op < end; op++)
+                taken[i] += copy->dur_ns[op] + (copy->gap_ns ? copy->gap_ns[op] : 0) -
+                            left_of(d, i, op, false) - left_of(d, i, op, true);
+        }
+        memcpy(sorted, taken, n * sizeof *taken);
+        int64_t usual = lower_median(sorted, n);
+        for (uint32_t i = 0; i < n; i++)
+            most[i] = MAX(most[i], taken[i] - usual);
+    }
+    return most;
+}
+
+/* By iteration, whether it is unusually long, beside what is explained already. */
 static bool *unusual_iterations(const struct diagnosed *d, struct arena *arena, uint32_t *n_slow,
                                 struct slow_ones *ones)
 {
     const struct dpro_graph *g = d->g;
-    bool *are = arena_array(arena, d->n_iterations + (size_t)1, sizeof *are);
+    uint32_t n = d->n_iterations;
+    bool *are = arena_array(arena, n + (size_t)1, sizeof *are);
     *n_slow = 0;
-    if (g->n_samples != d->n_iterations || !g->measured_ns)
+    if (g->n_samples != n || !g->measured_ns)
         return are;
-    *ones = stats_slow_ones(g->measured_ns, g->sample_number, g->n_samples);
-    for (uint32_t i = 0; i < d->n_iterations; i++) {
-        are[i] = g->measured_ns[i] > ones->usual_most;
+    const int64_t *explained = explained_ns(d, arena);
+    int64_t *ns = arena_copy(arena, g->measured_ns, n, sizeof *ns);
+    int64_t usual = lower_median(ns, n);
+    for (uint32_t i = 0; i < n; i++)
+        ns[i] = MAX(g->measured_ns[i] - explained[i], MIN(usual, g->measured_ns[i]));
+    *ones = stats_slow_ones(ns, g->sample_number, n);
+    for (uint32_t i = 0; i < n; i++) {
+        are[i] = ns[i] > ones->usual_most;
         *n_slow += are[i];
     }
     return are;
 }
 
-/* What a rank did most longer in an iteration: of what its name tells, where there is such.
- * UINT32_MAX: it is not what is asked for. */
+/* What is known of them behind their name; text in `again`. */
+static const char *tell_again(const struct slow_ones *ones, char again[40])
+{
+    again[0] = '\0';
+    if (ones->every > 0)
+        snprintf(again, 40, ", every %u iterations", ones->every);
+    else if (ones->are_first)
+        snprintf(again, 40, ", in the first iterations");
+    return again;
+}
+
+/* What a rank did most longer in an iteration: of what its name tells, where there is such; but
+ * what is a cause of its own. UINT32_MAX: nobody knows what the GPU did. */
 static uint32_t reason_of(const struct diagnosed *d, struct cause_found *found, uint32_t rank,
-                          uint32_t iteration, const struct slow_ones *ones, const char *asked)
+                          uint32_t iteration, const char *again)
 {
     const struct dpro_graph *g = d->g;
     const struct grown_time *most = NULL;
     const struct slow_kind *kind = NULL;
-    int64_t most_ns = 0;
     bool is_told = false;
     EACH_OF (const struct grown_time, grown, g->grown, g->n_grown) {
-        if (grown->sample != iteration || (rank != UINT32_MAX && grown->rank != rank))
-            continue;
         const struct slow_kind *its = graph_slow_kind(g, grown);
         bool told = its && !grown->is_gpu;
-        if ((told && !is_told) || (told == is_told && grown->more_ns > most_ns)) {
+        if (grown->sample == iteration && grown->rank == rank && !(its && its->is_cause) &&
+            ((told && !is_told) ||
+             (told == is_told && grown->more_ns > (most ? most->more_ns : 0)))) {
             most = grown;
             kind = its;
             is_told = told;
-            most_ns = grown->more_ns;
         }
     }
-    char again[40] = "";
-    if (ones->every > 0)
-        snprintf(again, sizeof again, ", every %u iterations", ones->every);
-    else if (ones->are_first)
-        snprintf(again, sizeof again, ", in the first iterations");
-    if (asked ? !kind || strcmp(kind->what, asked) != 0 : !kind && g->lacks_gpu)
+    if (!kind && g->lacks_gpu)
         return UINT32_MAX;
     if (!most)
         return found_part(found, 1, "other ops%s%s",
@@ -213,7 +248,10 @@ static bool pause_by_turns(const struct diagnosed *d, const bool *are)
         EACH_OF (const struct grown_time, grown, g->grown, g->n_grown) {
             if (grown->sample != i)
                 continue;
-            if (!grown->is_gpu && graph_slow_kind(g, grown))
+            const struct slow_kind *kind = graph_slow_kind(g, grown);
+            if (kind && kind->is_cause)
+                continue;
+            if (kind && !grown->is_gpu)
                 return false;
             ns[grown->rank] += grown->more_ns;
             all_ns += grown->more_ns;
@@ -227,16 +265,21 @@ static bool pause_by_turns(const struct diagnosed *d, const bool *are)
     return by_turns;
 }
 
-void find_unusual(const struct diagnosed *d, struct cause_found *found, const char *asked)
+void find_slow_iterations(const struct diagnosed *d, struct cause_found *found)
 {
     SCRATCH_ARENA struct arena arena = {0};
     struct slow_ones ones = {0};
     uint32_t n = d->n_iterations, n_slow;
+    char again[40];
+    if (d->g->n_samples < LEAST_SAMPLES)
+        found->needs = "Record 4 iterations or more: of fewer, none is unusual.";
+    else if (d->g->lacks_gpu)
+        found->needs = "The GPU's work was not recorded: its CPUs are ahead of it in some of them.";
     if (d->g->n_samples < LEAST_SAMPLES)
         return;
     bool *are = unusual_iterations(d, &arena, &n_slow, &ones);
-    bool told = n_slow > 0 && !asked;
-    const uint32_t *since = told ? slow_ranks_find(d, 1U << WORK_COMPUTE, &arena).since : NULL;
+    const uint32_t *since =
+        n_slow > 0 ? slow_ranks_find(d, 1U << WORK_COMPUTE, &arena).since : NULL;
     for (uint32_t r = 0; r < d->g->n_ranks && since; r++)
         for (uint32_t i = since[r] > 0 ? since[r] : n; i < n; i++) {
             n_slow -= are[i];
@@ -246,9 +289,10 @@ void find_unusual(const struct diagnosed *d, struct cause_found *found, const ch
         return;
     uint32_t *parts = arena_array(&arena, (size_t)d->g->n_ranks * n + 1, sizeof *parts);
     bool any = false;
+    tell_again(&ones, again);
     for (uint32_t r = 0; r < d->g->n_ranks; r++)
         for (uint32_t i = 0; i < n; i++) {
-            parts[r * n + i] = are[i] ? reason_of(d, found, r, i, &ones, asked) : UINT32_MAX;
+            parts[r * n + i] = are[i] ? reason_of(d, found, r, i, again) : UINT32_MAX;
             any |= parts[r * n + i] != UINT32_MAX;
         }
     if (!any)
@@ -258,13 +302,109 @@ void find_unusual(const struct diagnosed *d, struct cause_found *found, const ch
         &e, ~(1U << WORK_NONE | 1U << WORK_SYNC | (work_moves(d) ? 1U << WORK_COMPUTE : 0)));
 }
 
-void find_slow_iterations(const struct diagnosed *d, struct cause_found *found)
+/* ---- what is named ---- */
+
+struct longer_time {
+    uint32_t time; /* gap * n_ops + op */
+    int64_t ns;    /* than usual */
+};
+ORDER(by_longest, struct longer_time, DESCENDING(ns) ?: ASCENDING(time));
+
+/* By [rank * n_iterations + iteration], how much more of what is called so there is than in most
+ * iterations, beside what the pieces take of it. NULL: there is none. */
+static int64_t *named_more(const struct diagnosed *d, const struct cause_found *found,
+                           const char *what, struct arena *arena)
 {
-    if (d->g->n_samples < LEAST_SAMPLES)
-        found->needs = "Record 4 iterations or more: of fewer, none is unusual.";
-    else if (d->g->lacks_gpu)
-        found->needs = "The GPU's work was not recorded: its CPUs are ahead of it in some of them.";
-    find_unusual(d, found, NULL);
+    uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
+    int64_t *more = arena_array(arena, (size_t)n_ranks * n + 1, sizeof *more);
+    int64_t *taken = arena_array(arena, (size_t)n_ranks * n + 1, sizeof *taken);
+    bool any = false;
+    EACH_OF (const struct grown_time, grown, d->g->grown, d->g->n_grown) {
+        const struct slow_kind *kind = graph_slow_kind(d->g, grown);
+        if (!kind || strcmp(kind->what, what) != 0 || grown->sample >= n)
+            continue;
+        more[grown->rank * n + grown->sample] += grown->more_ns;
+        any = true;
+    }
+    EACH (const struct piece, piece, found->pieces)
+        for (uint32_t i = 0; i < n && d->g->rank[piece->op] < n_ranks; i++)
+            taken[d->g->rank[piece->op] * n + i] += left_of(d, i, piece->op, piece->gap);
+    int64_t *sorted = arena_array(arena, n + (size_t)1, sizeof *sorted);
+    for (uint32_t r = 0; r < n_ranks; r++) {
+        memcpy(sorted, taken + (size_t)r * n, n * sizeof *sorted);
+        int64_t usual = lower_median(sorted, n);
+        for (uint32_t i = r * n; i < (r + 1) * n; i++)
+            more[i] -= MAX(taken[i] - usual, 0);
+    }
+    return any ? more : NULL;
+}
+
+/* What a rank's CPU takes longer than usual, the longest time first, as what is named is in one
+ * place: as much in all as there is more of that. */
+static void claim_longest(const struct diagnosed *d, struct cause_found *found, uint32_t rank,
+                          const int64_t *more, const bool *taken, uint32_t part,
+                          struct arena *arena)
+{
+    const uint32_t works = 1U << WORK_LAUNCH | 1U << WORK_GAP | 1U << WORK_MEMORY |
+                           1U << WORK_COPY | (work_moves(d) ? 0 : 1U << WORK_COMPUTE);
+    const struct dpro_graph *g = d->g;
+    uint32_t n = d->n_iterations, first = g->ranks[rank].first_op, n_ops = g->ranks[rank].n_ops;
+    struct longer_time *longer = arena_array(arena, 2 * (size_t)n_ops + 1, sizeof *longer);
+    int64_t *usual = arena_array(arena, 2 * (size_t)n_ops + 1, sizeof *usual);
+    int64_t *ns = arena_array(arena, n + (size_t)1, sizeof *ns);
+    int64_t **of_time = arena_array(arena, 2 * (size_t)n_ops + 1, sizeof *of_time);
+    for (uint32_t k = 0; k < 2 * n_ops; k++) {
+        for (uint32_t i = 0; i < n; i++)
+            ns[i] = left_of(d, i, first + k % n_ops, k >= n_ops);
+        usual[k] = lower_median(ns, n);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        size_t n_longer = 0;
+        int64_t left = more[i];
+        for (uint32_t k = 0; k < 2 * n_ops && left > 0; k++) {
+            uint32_t op = first + k % n_ops, time = (k >= n_ops) * g->n_ops + op;
+            int64_t over = left_of(d, i, op, k >= n_ops) - usual[k];
+            if (over > 0 && !taken[time] && of_works(d->works[time], works) &&
+                !(g->flags[op] & GRAPH_OP_GPU))
+                longer[n_longer++] = (struct longer_time){k, over};
+        }
+        qsort(longer, n_longer, sizeof *longer, by_longest);
+        for (size_t k = 0; k < n_longer && left > 0; k++) {
+            int64_t **of = &of_time[longer[k].time];
+            *of = *of ?: arena_array(found->arena, n, sizeof **of);
+            (*of)[i] = MIN(longer[k].ns, left);
+            left -= (*of)[i];
+        }
+    }
+    for (uint32_t k = 0; k < 2 * n_ops; k++)
+        if (of_time[k])
+            array_add(&found->pieces, .op = first + k % n_ops, .part = part, .gap = k >= n_ops,
+                      .ns = of_time[k]);
+}
+
+/* What is in some iterations only is no op of the graph. */
+static void find_named_in_some(const struct diagnosed *d, struct cause_found *found,
+                               const char *what)
+{
+    SCRATCH_ARENA struct arena arena = {0};
+    const struct dpro_graph *g = d->g;
+    uint32_t n = d->n_iterations;
+    const int64_t *more =
+        g->n_samples == n ? named_more(d, found, what, &arena) : NULL; /* else they are apart */
+    if (!more)
+        return;
+    bool *taken = arena_array(&arena, 2 * (size_t)g->n_ops + 1, sizeof *taken);
+    int64_t *most = arena_array(&arena, n + (size_t)1, sizeof *most);
+    char again[40];
+    EACH (const struct piece, piece, found->pieces)
+        taken[piece->gap * (size_t)g->n_ops + piece->op] = true;
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t r = 0; r < g->n_ranks; r++)
+            most[i] = MAX(most[i], more[r * n + i]);
+    struct slow_ones ones = stats_slow_ones(most, g->sample_number, n);
+    uint32_t part = found_part(found, map_text_key(what), "%s%s", what, tell_again(&ones, again));
+    for (uint32_t r = 0; r < g->n_ranks; r++)
+        claim_longest(d, found, r, more + (size_t)r * n, taken, part, &arena);
 }
 
 void find_named(const struct diagnosed *d, struct cause_found *found, const char *what)
@@ -283,8 +423,10 @@ void find_named(const struct diagnosed *d, struct cause_found *found, const char
         if (are[name] && on_cpu && (!gap || name > 0))
             piece_all(found, op, gap, part_of_rank(found, d, g->rank[op], NULL));
     }
-    find_unusual(d, found, what);
+    find_named_in_some(d, found, what);
 }
+
+/* ---- noise ---- */
 
 void find_noise(const struct diagnosed *d, struct cause_found *found)
 {

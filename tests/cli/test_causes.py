@@ -239,6 +239,8 @@ FAULTS = [  # cause, its part, the job without, what changes with it
     ("recompilation", "rank", WAITS, {"before_forward": pause(20_000.0, "_compile.compile_inner (dynamo_timed)")}),
     ("garbage_collection", "garbage collection", WAITS,
      {"before_forward": pause(40_000.0, "Python GC", lambda rank, number: rank == 1 and number % 5 == 2)}),
+    ("garbage_collection", "garbage collection", WAITS,  # in most iterations, of another rank in each
+     {"before_forward": pause(20_000.0, "Python GC", lambda rank, number: (number + rank) % 5 == 2)}),
     ("noise", "", WAITS, {"before_forward": pause(15_000.0, "", lambda rank, number: draw(number).randrange(4) == rank)}),
     ("noise", "rank", WAITS, {"before_forward": pause(60_000.0, "", lambda rank, number: number % 2 == 0 and number // 2 % 4 == rank)}),
     ("noise", "kernels of rank", {}, {"factor": lambda rank, op: 1.3 if rank.number % 4 == rank.rank else 1}),
@@ -266,6 +268,12 @@ FAULTS = [  # cause, its part, the job without, what changes with it
 BOTH = [  # faults of the list above, at once
     (("input", "slow_rank"), WAITS, {"before_forward": pause(8_000.0, LOADER)}, {"factor": slower}),
     (("communication", "slow_rank"), {"buckets": 1}, {"transfer_us": 4000.0}, {"factor": slower}),
+    (("recompilation", "garbage_collection"), WAITS,
+     {"before_forward": pause(40_000.0, "_compile.compile_inner (dynamo_timed)", lambda rank, number: number % 4 == 2)},
+     {"within": pause(30_000.0, "Python GC", lambda rank, number: rank == 1 and number % 3 == 1)}),
+    (("input", "noise"), WAITS,
+     {"before_forward": pause(24_000.0, LOADER, lambda rank, number: number % 4 == 3)},
+     {"within": pause(16_000.0, "", lambda rank, number: number % 4 == rank)}),
     (("input", "allocator"), WAITS,
      {"before_forward": pause(30_000.0, LOADER, lambda rank, number: number % 4 == 3)}, {"within": mallocs}),
 ]

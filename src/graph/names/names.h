@@ -116,6 +116,7 @@ struct slow_kind {
     const char *without;       /* and not this one; NULL: whatever else */
     const char *whole;         /* or a whole name; NULL: none */
     int call;                  /* or the class of a GPU's runtime calls; 0: none */
+    bool is_cause;             /* of lost time, also in iterations that are as long as most */
     const char *what, *advice; /* "DataLoader" */
 };
 #define SLOW_KERNELS "kernels that take longer"

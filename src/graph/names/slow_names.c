@@ -9,20 +9,24 @@
 static const struct slow_kind kinds[] = {
     {{"DataLoader"},
      .what = "DataLoader",
+     .is_cause = true,
      .advice = "load input ahead of time, with more workers or a longer queue"},
     {{"dynamo_timed", "compile"},
      .without = "compiled", /* which calls what was compiled before */
      .what = COMPILER,
+     .is_cause = true,
      .advice = "find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes"},
     {{"Python GC", "gc.collect", "garbage"},
      .whole = "gc", /* in timelines of stages */
      .what = "garbage collection",
+     .is_cause = true,
      .advice = "collect garbage on all ranks at once and seldom (gc.freeze, gc.disable)"},
     {{"torch.save", "serialization", "state_dict", "save_", "checkpoint_save", "saving"},
      .what = "saving a checkpoint",
      .advice = "save checkpoints asynchronously, or less often"},
     {.call = CALL_MEMORY,
      .what = "allocating and freeing GPU memory",
+     .is_cause = true,
      .advice = "leave the allocator more room, or give it expandable segments: it returns memory "
                "to the GPU and asks for it again"},
     {{SLOW_KERNELS},

@@ -165,11 +165,27 @@ static int64_t *more_than_usual(const int64_t *of, uint32_t n, struct arena *scr
     return more;
 }
 
+/* Whether a name tells a cause of its own, in whichever iterations. */
+static bool name_is_cause(const struct rank_build *rank, uint32_t name)
+{
+    const struct slow_kind *kind = slow_kind_of(strtab_get(rank->names, name));
+    return kind && kind->is_cause;
+}
+
+static bool any_is_cause(const struct rank_build *rank)
+{
+    for (uint32_t name = 0; name < rank->names->n; name++)
+        if (name_is_cause(rank, name))
+            return true;
+    return false;
+}
+
 /* What explains at least a tenth of what a slow sample takes longer; where that is less than half
  * of it, such as of an evaluation, a hundredth. Of the other samples as much as a tenth of what a
- * slow one takes longer: other ranks may do there what this one does in the slow ones. Where
- * as many kernels take longer they count together; calls that launch take longer where streams are
- * busy for longer, as the GPU's queue is full. */
+ * slow one takes longer: other ranks may do there what this one does in the slow ones. What its
+ * name tells is kept also where it is in so many iterations that none is slow. Where as many
+ * kernels take longer they count together; calls that launch take longer where streams are busy for
+ * longer, as the GPU's queue is full. */
 static void keep_grown(struct rank_build *rank, const struct key_times *times, const int64_t *ns,
                        int64_t usual_most, struct arena *scratch)
 {
@@ -186,13 +202,16 @@ static void keep_grown(struct rank_build *rank, const struct key_times *times, c
     for (uint32_t s = 0; s < n; s++)
         if (ns[s] > usual_most)
             least_slower = MIN(least_slower, slower[s]);
-    for (size_t i = 0; i < 2 * n_keys && least_slower < INT64_MAX; i++) {
+    for (size_t i = 0; i < 2 * n_keys; i++) {
         bool again = i >= n_keys;
         uint64_t key = times->keys.at[i % n_keys];
         enum time_of what = KEY_WHAT(key);
         uint32_t name = (uint32_t)(key >> 3);
         bool launches =
             what == OF_CALLS && call_classify(strtab_get(rank->names, name)) == CALL_LAUNCH;
+        bool told = (what == OF_OPS || what == OF_CALLS) && name_is_cause(rank, name);
+        if (!told && least_slower == INT64_MAX)
+            continue;
         const int64_t *of = &times->ns.at[i % n_keys * n];
         const int64_t *more = more_than_usual(of, n, scratch);
         if (what == OF_COLLECTIVES && n > 0 && more[0] != of[0])
@@ -207,7 +226,7 @@ static void keep_grown(struct rank_build *rank, const struct key_times *times, c
             }
             if ((together && what == OF_KERNELS) || (launches && streams[s] > more[s] / 2))
                 continue;
-            bool is_much = more[s] > least;
+            bool is_much = more[s] > MIN(least, told ? ns[s] / SHORT : INT64_MAX);
             if (!again && is_much)
                 explained_ns[s] = time_add(explained_ns[s], more[s]);
             if (again ? slow && explained_ns[s] < 5 * least && !is_much && more[s] > least / 10 &&
@@ -237,7 +256,7 @@ void slow_steps_find(struct rank_build *rank)
         number[s] = rank->steps.at[rank->sample_step[s]].number;
     }
     int64_t usual_most = stats_slow_ones(ns, number, n).usual_most;
-    if (usual_most < INT64_MAX) {
+    if (usual_most < INT64_MAX || any_is_cause(rank)) {
         struct sample_window *windows = arena_array(&scratch, n, sizeof *windows);
         struct key_times times = {.kernels_ns = arena_array(&scratch, n, sizeof(int64_t)),
                                   .n_kernels = arena_array(&scratch, n, sizeof(int64_t)),

@@ -119,6 +119,22 @@ static void read_all(int fd, void *buffer, size_t n)
 
 /* ---- scenarios ---- */
 
+static struct scenario {
+    const char *name;
+    void (*run)(void);
+    struct scenario *next;
+} * scenarios;
+
+#define SCENARIO(what)                                                                             \
+    static void what(void);                                                                        \
+    __attribute__((constructor)) static void add_##what(void)                                      \
+    {                                                                                              \
+        static struct scenario this = {#what, what, NULL};                                         \
+        this.next = scenarios;                                                                     \
+        scenarios = &this;                                                                         \
+    }                                                                                              \
+    static void what(void)
+
 /* Every call once, with sizes that tell them apart: sends 1000 and up, receives the same. */
 static void every_call_on(int family)
 {
@@ -167,7 +183,7 @@ static void every_call_on(int family)
     close(pipes[1]);
 }
 
-static void every_call(void)
+SCENARIO(every_call)
 {
     every_call_on(AF_INET);
     every_call_on(AF_INET6);
@@ -175,7 +191,7 @@ static void every_call(void)
 }
 
 /* What moves no bytes: afterwards 300 of them were sent and received. */
-static void nothing_moved(void)
+SCENARIO(nothing_moved)
 {
     int e[2];
     char bytes[300] = {0};
@@ -203,7 +219,7 @@ static void nothing_moved(void)
     CHECK(close(-1) < 0 && close(1 << 30) < 0 && errno == EBADF);
 }
 
-static void partial_writes(void)
+SCENARIO(partial_writes)
 {
     int e[2];
     static char bytes[1 << 20];
@@ -226,7 +242,7 @@ static void partial_writes(void)
     }
 }
 
-static void duplicates(void)
+SCENARIO(duplicates)
 {
     int e[2], d[5];
     char bytes[100] = {0};
@@ -248,7 +264,7 @@ static void duplicates(void)
 }
 
 /* libc closes a descriptor where nobody sees it, and the next socket gets its number. */
-static void reuse(void)
+SCENARIO(reuse)
 {
     int e[2], again[2];
     char bytes[100] = {0};
@@ -275,7 +291,7 @@ static void reuse(void)
     CHECK(read(again[1], bytes, 100) == 20 && read(again[1], bytes, 100) == 0);
 }
 
-static void reuse_unseen(void)
+SCENARIO(reuse_unseen)
 {
     int e[2];
     char bytes[100] = {0};
@@ -289,7 +305,7 @@ static void reuse_unseen(void)
     CHECK(read(e[1], bytes, 10) == 0);
 }
 
-static void close_many(void)
+SCENARIO(close_many)
 {
     int e[2], more[2];
     char bytes[10] = {0};
@@ -349,12 +365,12 @@ static void writers(bool nonblocking)
     CHECK(write(file, all, sizeof all) == sizeof all && close(file) == 0);
 }
 
-static void writers_blocking(void)
+SCENARIO(writers_blocking)
 {
     writers(false);
 }
 
-static void writers_nonblocking(void)
+SCENARIO(writers_nonblocking)
 {
     writers(true);
 }
@@ -367,7 +383,7 @@ static void *read_one(void *arg)
 }
 
 /* A thread that sleeps in the kernel does not hold up others. */
-static void sleeping_reader(void)
+SCENARIO(sleeping_reader)
 {
     int e[2];
     char bytes[8] = {0};
@@ -388,7 +404,7 @@ static void sleeping_reader(void)
 }
 
 /* A thread that was cancelled in its call does not either. */
-static void cancelled_reader(void)
+SCENARIO(cancelled_reader)
 {
     int e[2];
     char bytes[8] = {0};
@@ -414,7 +430,7 @@ static void write_in_handler(int number)
     errno = saved;
 }
 
-static void signal_handlers(void)
+SCENARIO(signal_handlers)
 {
     int e[2];
     static char bytes[1 << 16];
@@ -454,7 +470,7 @@ static void *talk(void *arg)
 }
 
 /* Children of every kind while another thread talks; they use and close what they inherited. */
-static void children(void)
+SCENARIO(children)
 {
     int e[2], mine[2], status;
     char bytes[16] = {0};
@@ -491,7 +507,7 @@ static void children(void)
 }
 
 /* What an exec'ed program finds open. */
-static void inherit(void)
+SCENARIO(inherit)
 {
     int e[2];
     char bytes[16] = {0}, number[16], me[4096];
@@ -510,12 +526,12 @@ static void inherit(void)
     CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 }
 
-static void inherited(void)
+SCENARIO(inherited)
 {
     CHECK(write(atoi(argument), "inherited", 9) == 9);
 }
 
-static void pass_a_descriptor(void)
+SCENARIO(pass_a_descriptor)
 {
     int pair[2], e[2], got = -1, file = -2;
     char bytes[100] = {0};
@@ -560,7 +576,7 @@ static void *talk_on_own(void *arg)
     return NULL;
 }
 
-static void many_threads(void)
+SCENARIO(many_threads)
 {
     pthread_t threads[200];
     talk_on_own(NULL); /* begins the recording; threads that talk while it begins are missed */
@@ -570,7 +586,7 @@ static void many_threads(void)
         pthread_join(threads[i], NULL);
 }
 
-static void many_descriptors(void)
+SCENARIO(many_descriptors)
 {
     static int ends[5000][2];
     struct rlimit limit = {10100, 10100};
@@ -590,7 +606,7 @@ static void many_descriptors(void)
 }
 
 /* Connections that come and go: their slots are used again. */
-static void short_connections(void)
+SCENARIO(short_connections)
 {
     char bytes[8] = {0};
     uint64_t stats[4];
@@ -618,7 +634,7 @@ static void put_preamble(uint64_t *words, uint64_t opcode, uint64_t slot, uint64
 
 /* gloo's messages as its TCP transport sends them; `argument`: a log that is begun in the middle of
  * a payload, to be ended before the last message. */
-static void gloo(void)
+SCENARIO(gloo)
 {
     int e[2];
     uint64_t preamble[12], sequence = 1;
@@ -646,7 +662,7 @@ static void gloo(void)
 }
 
 /* Two ZeroMQ 4 peers: greetings, handshake, and one ps-lite push. */
-static void zeromq(void)
+SCENARIO(zeromq)
 {
     int e[2];
     char in[4000];
@@ -669,7 +685,7 @@ static void zeromq(void)
     read_all(e[1], in, 7 + 18 + 9 + 512 + 6);
 }
 
-static void talk_a_little(void)
+SCENARIO(talk_a_little)
 {
     int e[2];
     char bytes[8] = {0};
@@ -677,7 +693,7 @@ static void talk_a_little(void)
     CHECK(write(e[0], bytes, 8) == 8 && read(e[1], bytes, 8) == 8);
 }
 
-static void no_sockets(void)
+SCENARIO(no_sockets)
 {
     int pipes[2], e[2];
     char byte = 0;
@@ -688,13 +704,13 @@ static void no_sockets(void)
     CHECK(write(e[0], &byte, 1) == 1 && read(e[1], &byte, 1) == 1);
 }
 
-static void not_allowed(void)
+SCENARIO(not_allowed)
 {
     CHECK(tracer_start(argument, 0) == -EPERM);
     talk_a_little();
 }
 
-static void window(void)
+SCENARIO(window)
 {
     talk_a_little();
     CHECK(tracer_start(argument, 3) == 0 && tracer_start(argument, 3) == -EALREADY);
@@ -704,13 +720,13 @@ static void window(void)
     talk_a_little();
 }
 
-static void leave_at_once(void)
+SCENARIO(leave_at_once)
 {
     talk_a_little();
     _exit(0);
 }
 
-static void wait_to_be_killed(void)
+SCENARIO(wait_to_be_killed)
 {
     talk_a_little();
     sleep_ms(300);
@@ -719,7 +735,7 @@ static void wait_to_be_killed(void)
         talk_a_little();
 }
 
-static void talk_long(void)
+SCENARIO(talk_long)
 {
     int e[2];
     char bytes[8] = {0};
@@ -728,7 +744,7 @@ static void talk_long(void)
         CHECK(write(e[0], bytes, 8) == 8 && read(e[1], bytes, 8) == 8);
 }
 
-static void library(void)
+SCENARIO(library)
 {
     void *handle = dlopen(argument, RTLD_NOW | RTLD_LOCAL);
     CHECK(handle);
@@ -741,7 +757,7 @@ static void library(void)
     read_all(e[1], bytes, 16);
 }
 
-static void connect_again(void)
+SCENARIO(connect_again)
 {
     union address address, nowhere;
     socklen_t size, nowhere_size;
@@ -782,7 +798,7 @@ static __attribute__((noinline, aligned(4096))) long yield_elsewhere(void)
     return sleeps() - before;
 }
 
-static void yields(void)
+SCENARIO(yields)
 {
     CHECK(tracer_ease && restless() < YIELDS / 2);
     tracer_ease((const void *)(uintptr_t)restless, 512);
@@ -808,7 +824,7 @@ static void run_early(void)
 
 __attribute__((section(".preinit_array"), used)) static void (*const early)(void) = run_early;
 
-static void constructors(void)
+SCENARIO(constructors)
 {
     CHECK(early_result);
     talk_a_little();
@@ -816,55 +832,14 @@ static void constructors(void)
 
 int main(int argc, char **argv)
 {
-#define SCENARIO(name)                                                                             \
-    {                                                                                              \
-#name, name                                                                                \
-    }
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } scenarios[] = {
-        SCENARIO(every_call),
-        SCENARIO(nothing_moved),
-        SCENARIO(partial_writes),
-        SCENARIO(duplicates),
-        SCENARIO(reuse),
-        SCENARIO(reuse_unseen),
-        SCENARIO(close_many),
-        SCENARIO(writers_blocking),
-        SCENARIO(writers_nonblocking),
-        SCENARIO(sleeping_reader),
-        SCENARIO(cancelled_reader),
-        SCENARIO(signal_handlers),
-        SCENARIO(children),
-        SCENARIO(inherit),
-        SCENARIO(inherited),
-        SCENARIO(pass_a_descriptor),
-        SCENARIO(many_threads),
-        SCENARIO(many_descriptors),
-        SCENARIO(short_connections),
-        SCENARIO(gloo),
-        SCENARIO(zeromq),
-        SCENARIO(talk_a_little),
-        SCENARIO(no_sockets),
-        SCENARIO(not_allowed),
-        SCENARIO(window),
-        SCENARIO(leave_at_once),
-        SCENARIO(wait_to_be_killed),
-        SCENARIO(talk_long),
-        SCENARIO(library),
-        SCENARIO(connect_again),
-        SCENARIO(constructors),
-        SCENARIO(yields),
-    };
     *(void **)&tracer_start = dlsym(RTLD_DEFAULT, "dpro_tracer_start");
     *(void **)&tracer_stop = dlsym(RTLD_DEFAULT, "dpro_tracer_stop");
     *(void **)&tracer_stats = dlsym(RTLD_DEFAULT, "dpro_tracer_stats");
     *(void **)&tracer_ease = dlsym(RTLD_DEFAULT, "dpro_tracer_ease");
     argument = argc > 2 ? argv[2] : NULL;
-    for (size_t i = 0; argc > 1 && i < sizeof scenarios / sizeof *scenarios; i++)
-        if (strcmp(argv[1], scenarios[i].name) == 0) {
-            scenarios[i].run();
+    for (struct scenario *s = scenarios; argc > 1 && s; s = s->next)
+        if (strcmp(argv[1], s->name) == 0) {
+            s->run();
             return 0;
         }
     return 2;

@@ -59,6 +59,28 @@ static void check_blocks(const struct graph_memory *m, const char *wanted)
     assert_string_equal(found, wanted);
 }
 
+/* The same with all that is known of each, one a line: what it is for, its name, the call that took
+ * it, the bytes of an item, "scales" with the batch, and its uses: the call, "b" in the backward
+ * pass, and the moment before which it is. */
+static void check_known(const struct dpro_graph *g, const char *wanted)
+{
+    const struct graph_memory *m = memory_of(g);
+    char *found = kept_memory(4000, 1), *at = found;
+    for (uint32_t i = 0; i < m->n_blocks; i++) {
+        const struct graph_block *b = &m->blocks[i];
+        const struct graph_use *uses = m->uses + b->first_use;
+        at += sprintf(
+            at, "%llu %d-%d %s '%s' call %d item %u%s:", (unsigned long long)b->size_bytes,
+            (int)b->taken, (int)b->given, dpro_memory_category_name(b->category),
+            name_of(g, b->name), (int)b->call, (unsigned)b->item_bytes, b->scales ? " scales" : "");
+        for (uint32_t k = 0; k < b->n_uses; k++)
+            at += sprintf(at, " %d%s@%d", (int)uses[k].call, uses[k].backward ? "b" : "",
+                          (int)uses[k].first);
+        at += sprintf(at, "\n");
+    }
+    assert_string_equal(found, wanted);
+}
+
 static uint64_t peak_of(const struct graph_memory *m)
 {
     uint64_t now = 0, peak;
@@ -365,88 +387,32 @@ static struct dpro_graph *training_job(void)
 TEST(calls_have_their_forward_and_backward_passes)
 {
     struct dpro_graph *g = training_job();
-    const struct graph_memory *m = memory_of(g);
-    assert_int_equal(m->n_calls, 2);
-    const struct graph_call *net = &m->calls[0], *fc = &m->calls[1];
-    assert_string_equal(name_of(g, net->module), "");
-    assert_string_equal(name_of(g, net->class), "Net");
-    assert_string_equal(name_of(g, fc->module), "fc");
-    assert_string_equal(name_of(g, fc->class), "Linear");
-    assert_int_equal(net->parent, MEMORY_NONE);
-    assert_int_equal(fc->parent, 0);
-    assert_int_equal(net->forward_first, 1);
-    assert_int_equal(net->forward_last, 5);
-    assert_int_equal(fc->forward_first, 1);
-    assert_int_equal(fc->forward_last, 4);
-    assert_int_equal(net->backward_first, 5);
-    assert_int_equal(net->backward_last, 7);
-    assert_int_equal(fc->backward_first, 6);
-    assert_int_equal(fc->backward_last, 7);
-    assert_int_equal(fc->forward_ns, 100 * US);
-    assert_int_equal(net->forward_ns, 120 * US);
-    assert_int_equal(fc->backward_ns, 100 * US);
-    assert_int_equal(net->backward_ns, 150 * US);
-    assert_string_equal(name_of(g, g->name[fc->first_forward_op]), "aten::mm");
-    assert_string_equal(name_of(g, g->name[net->first_backward_op]),
-                        "autograd::engine::evaluate_function: ReluBackward0");
+    char found[400], *at = found;
+    for (uint32_t i = 0; i < memory_of(g)->n_calls; i++) {
+        const struct graph_call *c = &memory_of(g)->calls[i];
+        at += sprintf(at, "'%s' %s in %d: moments %u-%u, %u-%u; us %lld, %lld; %s, %s\n",
+                      name_of(g, c->module), name_of(g, c->class), (int)c->parent, c->forward_first,
+                      c->forward_last, c->backward_first, c->backward_last,
+                      (long long)(c->forward_ns / US), (long long)(c->backward_ns / US),
+                      name_of(g, g->name[c->first_forward_op]),
+                      name_of(g, g->name[c->first_backward_op]));
+    }
+    assert_string_equal(found, "'' Net in -1: moments 1-5, 5-7; us 120, 150; aten::mm, "
+                               "autograd::engine::evaluate_function: ReluBackward0\n"
+                               "'fc' Linear in 0: moments 1-4, 6-7; us 100, 100; aten::mm, "
+                               "autograd::engine::evaluate_function: MmBackward0\n");
 }
 
-TEST(blocks_have_what_they_are_for)
+TEST(blocks_have_what_they_are_for_and_what_uses_them)
 {
     struct dpro_graph *g = training_job();
-    const struct graph_memory *m = memory_of(g);
-    assert_int_equal(m->n_blocks, 6);
-    assert_int_equal(block_of(m, 80, 0)->category, DPRO_MEMORY_INPUT);
-    assert_int_equal(block_of(m, 48, 0)->category, DPRO_MEMORY_ACTIVATION);
-    assert_int_equal(block_of(m, 48, 0)->call, 1);
-    assert_int_equal(block_of(m, 48, 0)->item_bytes, 4);
-    assert_int_equal(block_of(m, 33, 0)->category, DPRO_MEMORY_WORKSPACE);
-    assert_int_equal(block_of(m, 48, 1)->call, 0);
-    assert_int_equal(block_of(m, 60, 0)->category, DPRO_MEMORY_GRADIENT);
-    assert_int_equal(block_of(m, 60, 1)->category, DPRO_MEMORY_PARAMETER);
-}
-
-TEST(uses_are_those_of_the_storage_in_the_block)
-{
-    struct dpro_graph *g = training_job();
-    const struct graph_memory *m = memory_of(g);
-    const struct graph_block *made = block_of(m, 48, 0);
-    assert_int_equal(made->n_uses, 3); /* fc makes it, Net's relu reads it, twice */
-    const struct graph_use *uses = m->uses + made->first_use;
-    assert_int_equal(uses[0].call, 1);
-    assert_false(uses[0].backward);
-    assert_int_equal(uses[0].first, 1);
-    assert_int_equal(uses[1].call, 0);
-    assert_false(uses[1].backward);
-    assert_int_equal(uses[2].call, 0);
-    assert_true(uses[2].backward);
-    const struct graph_block *gradient = block_of(m, 60, 0);
-    assert_int_equal(gradient->n_uses, 2);
-    assert_int_equal(m->uses[gradient->first_use].call, 1);
-    assert_int_equal(m->uses[gradient->first_use + 1].call, MEMORY_NONE);
-}
-
-TEST(what_the_batch_is_in_scales_with_it)
-{
-    struct dpro_graph *g = training_job();
-    const struct graph_memory *m = memory_of(g);
-    assert_int_equal(m->batch_size, 4);
-    assert_true(block_of(m, 80, 0)->scales);
-    assert_true(block_of(m, 48, 0)->scales);
-    assert_true(block_of(m, 48, 1)->scales);
-    assert_false(block_of(m, 33, 0)->scales);
-    assert_false(block_of(m, 60, 0)->scales);
-    assert_false(block_of(m, 60, 1)->scales);
-}
-
-TEST(a_parameter_is_used_by_the_module_that_has_it)
-{
-    struct dpro_graph *g = training_job();
-    const struct graph_memory *m = memory_of(g);
-    const struct graph_block *weight = block_of(m, 60, 1);
-    assert_string_equal(name_of(g, weight->name), "fc.weight");
-    assert_int_equal(weight->n_uses, 1);
-    assert_int_equal(m->uses[weight->first_use].call, 1);
+    assert_int_equal(memory_of(g)->batch_size, 4);
+    check_known(g, "80 0-7 input 'aten::randn' call -1 item 4 scales: -1@0 1@1 1b@6\n"
+                   "48 1-5 activation 'aten::mm' call 1 item 4 scales: 1@1 0@4 0b@5\n"
+                   "33 2-3 workspace 'aten::mm' call 1 item 0:\n"
+                   "48 4--1 activation 'aten::relu' call 0 item 4 scales: 0@4 1b@6\n"
+                   "60 6--1 gradient 'aten::mm' call 1 item 4: 1b@6 -1b@8\n"
+                   "60 -1--1 parameter 'fc.weight' call -1 item 4: 1@1\n");
 }
 
 /* Three ops that use storages nobody has listed: a weight, its gradient's bucket, its state. */
@@ -491,20 +457,13 @@ TEST(without_allocations_storages_live_from_their_first_use_to_the_last)
     const struct graph_memory *m = memory_of(g);
     assert_int_equal(m->source, DPRO_MEMORY_EXECUTION_TRACE);
     assert_int_equal(m->measured_peak_bytes, 0);
-    assert_int_equal(m->n_blocks, 5);
     assert_int_equal(m->n_moments, 8);
-    const struct graph_block *batch = block_of(m, 80, 0), *made = block_of(m, 48, 0);
-    const struct graph_block *kept = block_of(m, 48, 1), *gradient = block_of(m, 60, 0);
-    assert_int_equal(batch->taken, 0);
-    assert_int_equal(made->taken, 1);
-    assert_int_equal(made->category, DPRO_MEMORY_ACTIVATION);
-    assert_int_equal(kept->taken, 2);
-    assert_int_equal(made->given, 3);     /* when relu's function is over */
-    assert_int_equal(gradient->taken, 4); /* its storage has the number of one that has gone */
-    assert_in_range(batch->given, 5, 6);
-    assert_in_range(kept->given, 5, 6);
-    assert_int_equal(gradient->given, 7);
-    assert_int_equal(block_of(m, 60, 1)->category, DPRO_MEMORY_PARAMETER);
+    /* what relu keeps goes when its function is over, and its storage's number is the gradient's */
+    check_known(g, "80 0-5 input 'aten::randn' call -1 item 4 scales: -1@0 1@1 1b@4\n"
+                   "48 1-3 activation 'aten::mm' call 1 item 4 scales: 1@1 0@2 0b@3\n"
+                   "48 2-6 activation 'aten::relu' call 0 item 4 scales: 0@2 1b@4\n"
+                   "60 4-7 gradient 'aten::mm' call 1 item 4: 1b@4 -1b@7\n"
+                   "60 -1--1 parameter 'fc.weight' call -1 item 4: 1@1\n");
     assert_int_equal(peak_of(m), 60 + 80 + 48 + 60);
 }
 
@@ -587,12 +546,14 @@ TEST(a_convolution_of_tensors_with_channels_last_makes_none)
 
 TEST(what_a_library_asks_for_scales_with_the_batch)
 {
-    struct dpro_graph *g = training_job_with(true, true);
-    const struct graph_memory *m = memory_of(g);
-    assert_true(block_of(m, 48, 0)->scales);
-    assert_true(block_of(m, 48, 1)->scales);
-    assert_true(block_of(m, 163, 0)->scales);
-    assert_false(block_of(m, 33, 0)->scales);
+    check_known(training_job_with(true, true),
+                "80 0-9 input 'aten::randn' call -1 item 4 scales: -1@0 1@1 1b@8\n"
+                "48 1-7 activation 'aten::mm' call 1 item 4 scales: 1@1 0@6 0b@7\n"
+                "33 2-3 workspace 'aten::mm' call 1 item 0:\n"
+                "163 4-5 workspace 'aten::mm' call 1 item 0 scales:\n"
+                "48 6--1 activation 'aten::relu' call 0 item 4 scales: 0@6 1b@8\n"
+                "60 8--1 gradient 'aten::mm' call 1 item 4: 1b@8 -1b@10\n"
+                "60 -1--1 parameter 'fc.weight' call -1 item 4: 1@1\n");
 }
 
 /* FSDP's: a collective makes each rank's part of a gradient, which the optimizer takes in. */

@@ -1,5 +1,8 @@
 /* What an iteration is where nothing marks it. */
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "case.h"
 #include "trace_text.h"
 
@@ -10,8 +13,8 @@ static const char adam[] = "Optimizer.step#Adam.step", sgd[] = "Optimizer.step#S
 /* A main thread that is written op after op, each of 10 us with 10 us of Python before it. */
 struct script {
     struct trace_text *t;
-    int64_t now;
-    int sequence;
+    int64_t now, range; /* the range that is open */
+    int sequence, ahead[16], n_ahead, n_back;
 };
 
 static struct script begin(void)
@@ -84,8 +87,6 @@ static void check_whole(const struct script *s, const char *found_by)
     assert_in_range(dpro_graph_measured_ns(g, &n)[0], (s->now - 20) * US, (s->now - 10) * US);
 }
 
-/* ---- the optimizer ---- */
-
 TEST(as_many_iterations_as_the_optimizers_steps)
 {
     for (uint32_t n = 1; n <= 3; n++) {
@@ -109,143 +110,7 @@ TEST(as_many_iterations_as_the_optimizers_steps)
     }
 }
 
-TEST(micro_batches_that_are_accumulated_are_one_iteration)
-{
-    struct script s = begin();
-    for (int i = 0; i < 12; i++) {
-        pass(&s, 5);
-        if (i % 4 == 3)
-            step(&s, adam);
-    }
-    check(3, "optimizer");
-}
-
-TEST(a_step_that_calls_a_closure_holds_its_passes)
-{
-    struct script s = begin();
-    for (int i = 0; i < 3; i++) {
-        int64_t start = s.now += 10;
-        pass(&s, 5);
-        op(&s, "aten::_fused_adam_");
-        range(&s, adam, start);
-    }
-    check(3, "optimizer");
-}
-
-/* A generator and its critic, whose optimizers may have one name. */
-TEST(optimizers_that_take_turns_make_one_iteration)
-{
-    for (int same = 0; same < 2; same++) {
-        struct script s = begin();
-        for (int i = 0; i < 4; i++) {
-            pass(&s, 10);
-            step(&s, adam);
-            pass(&s, 5);
-            step(&s, same ? adam : sgd);
-        }
-        check(4, "optimizer");
-    }
-}
-
-TEST(two_unlike_steps_are_one_iteration_as_that_is_all_there_is)
-{
-    struct script s = begin();
-    pass(&s, 10);
-    step(&s, adam);
-    pass(&s, 5);
-    step(&s, adam);
-    check_whole(&s, "optimizer");
-}
-
-/* The graph that the first backward pass leaves is gone through by the second. */
-TEST(no_iteration_ends_within_a_pass)
-{
-    struct script s = begin();
-    for (int i = 0; i < 3; i++) {
-        int generated = forward(&s, 5);
-        pass(&s, 6);
-        step(&s, adam);
-        backward(&s, generated, 5);
-        step(&s, adam);
-    }
-    check(3, "optimizer");
-}
-
-TEST(a_piece_of_an_iteration_at_the_start_is_left_out)
-{
-    struct script s = begin();
-    s.sequence = 50;
-    backward(&s, 10, 5);
-    step(&s, adam);
-    for (int i = 0; i < 3; i++) {
-        pass(&s, 8);
-        step(&s, adam);
-    }
-    check(3, "optimizer");
-}
-
-TEST(without_a_step_zero_grad_begins_iterations)
-{
-    struct script s = begin();
-    for (int i = 0; i < 3; i++) {
-        trace_text_cpu(s.t, "user_annotation", "Optimizer.zero_grad#SGD.zero_grad", 1, s.now, 5,
-                       "");
-        pass(&s, 5);
-    }
-    check(3, "optimizer");
-}
-
-/* ---- passes ---- */
-
-TEST(passes_without_an_optimizer_are_iterations)
-{
-    struct script s = begin();
-    for (int i = 0; i < 3; i++)
-        pass(&s, 5);
-    struct dpro_graph *g = check(3, "passes");
-    assert_true(has_warning(g, "no optimizer's step"));
-}
-
-TEST(one_pass_is_one_iteration)
-{
-    struct script s = begin();
-    pass(&s, 8);
-    check_whole(&s, "passes");
-}
-
-TEST(micro_batches_are_no_iterations_where_the_last_does_more)
-{
-    struct script s = begin();
-    for (int i = 0; i < 4; i++)
-        pass(&s, 5);
-    op(&s, "apex::fused_adam");
-    check_whole(&s, "nothing");
-    s = begin();
-    for (int i = 0; i < 12; i++) {
-        pass(&s, 5);
-        if (i % 4 == 3)
-            op(&s, "apex::fused_adam");
-    }
-    check(3, "passes");
-}
-
-/* One forward, one backward: a pipeline's stage. */
-TEST(passes_that_overlap_are_one)
-{
-    struct script s = begin();
-    for (int i = 0; i < 3; i++) {
-        int in_flight = forward(&s, 5);
-        for (int k = 0; k < 3; k++) {
-            int next = forward(&s, 5);
-            backward(&s, in_flight, 5);
-            in_flight = next;
-        }
-        backward(&s, in_flight, 5);
-    }
-    check(3, "passes");
-}
-
-/* ---- ranges, and the period ---- */
+/* ---- what a script has ---- */
 
 static void layers(struct script *s, int n)
 {
@@ -257,69 +122,109 @@ static void layers(struct script *s, int n)
     }
 }
 
-static void infer(struct script *s)
+/* Words: pN a pass of N layers forward and back; fN forward; bN back through the oldest forward
+ * pass of which that is missing; oN back through one that was not recorded; lN N layers without
+ * autograd; adam, sgd, zero_grad the optimizers' calls; < begins a range, >NAME ends it (% in the
+ * name: the number of the turn); +N us of nothing; all else is an op. */
+static void play(struct script *s, const char *words, int turn)
 {
-    op(s, "aten::embedding");
-    layers(s, 8);
-    op(s, "aten::argmax");
+    char text[300], *rest, *word;
+    snprintf(text, sizeof text, "%s", words);
+    for (word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        int n = atoi(word + 1);
+        if (*word == 'p' && n)
+            pass(s, n);
+        else if (*word == 'f' && n)
+            s->ahead[s->n_ahead++ % 16] = forward(s, n);
+        else if (*word == 'b' && n)
+            backward(s, s->ahead[s->n_back++ % 16], n);
+        else if (*word == 'o' && n)
+            backward(s, -40 + (s->sequence += 50), n);
+        else if (*word == 'l' && n)
+            layers(s, n);
+        else if (strcmp(word, "adam") == 0 || strcmp(word, "sgd") == 0)
+            step(s, *word == 'a' ? adam : sgd);
+        else if (strcmp(word, "zero_grad") == 0)
+            trace_text_cpu(s->t, "user_annotation", "Optimizer.zero_grad#SGD.zero_grad", 1, s->now,
+                           5, "");
+        else if (*word == '<')
+            s->range = s->now;
+        else if (*word == '+')
+            s->now += n;
+        else if (*word == '>') {
+            char name[40], *number;
+            snprintf(name, sizeof name, "%s", word + 1);
+            if ((number = strchr(name, '%')))
+                *number = (char)('0' + turn);
+            range(s, name, s->range);
+        } else
+            op(s, word);
+    }
 }
 
-TEST(layers_are_no_iterations)
-{
-    struct script s = begin();
-    infer(&s);
-    check_whole(&s, "nothing");
-    s = begin();
-    layers(&s, 8);
-    check_whole(&s, "nothing");
-}
+#define MODEL "aten::embedding l8 aten::argmax"
 
-TEST(calls_of_a_model_are_iterations)
-{
-    struct script s = begin();
-    for (int i = 0; i < 6; i++)
-        infer(&s);
-    check(5, "period");
-}
+static const struct {
+    const char *what, *first, *each;
+    int times;
+    const char *last;
+    uint32_t n; /* 0: one, from the first op to the last */
+    const char *found_by, *name, *says;
+} cases[] = {
+    {"micro-batches that are accumulated are one iteration", "", "p5 p5 p5 p5 adam", 3, "", 3,
+     "optimizer", adam, NULL},
+    {"a step that calls a closure holds its passes", "",
+     "+10 < p5 aten::_fused_adam_ >Optimizer.step#Adam.step", 3, "", 3, "optimizer", adam, NULL},
+    {"optimizers that take turns make one iteration", "", "p10 adam p5 sgd", 4, "", 4, "optimizer",
+     NULL, NULL},
+    {"also those of one name, as of a generator and its critic", "", "p10 adam p5 adam", 4, "", 4,
+     "optimizer", adam, NULL},
+    {"two unlike steps are one iteration as that is all there is", "", "p10 adam p5 adam", 1, "", 0,
+     "optimizer", adam, NULL},
+    {"no iteration ends within a pass: the second goes through the first one's graph", "",
+     "f5 p6 adam b5 adam", 3, "", 3, "optimizer", adam, NULL},
+    {"a piece of an iteration at the start is left out", "o5 adam", "p8 adam", 3, "", 3,
+     "optimizer", adam, NULL},
+    {"without a step zero_grad begins iterations", "", "zero_grad p5", 3, "", 3, "optimizer", NULL,
+     NULL},
+    {"passes without an optimizer are iterations", "", "p5", 3, "", 3, "passes", NULL,
+     "no optimizer's step"},
+    {"one pass is one iteration", "", "p8", 1, "", 0, "passes", NULL, NULL},
+    {"micro-batches are no iterations where the last does more", "", "p5 p5 p5 p5 apex::fused_adam",
+     3, "", 3, "passes", NULL, NULL},
+    {"so it is of four alone", "", "p5 p5 p5 p5 apex::fused_adam", 1, "", 0, "nothing", NULL, NULL},
+    {"passes that overlap are one: a pipeline's stage", "", "f5 f5 b5 f5 b5 f5 b5 b5", 3, "", 3,
+     "passes", NULL, NULL},
+    {"layers are no iterations", "", MODEL, 1, "", 0, "nothing", NULL, NULL},
+    {"nor are layers alone", "", "l8", 1, "", 0, "nothing", NULL, NULL},
+    {"calls of a model are iterations", "", MODEL, 6, "", 5, "period", NULL, NULL},
+    {"a range around all rules a period out", "+5 < +-5", MODEL, 6, ">prefill", 1, "nothing", NULL,
+     NULL},
+    {"ranges that repeat are iterations", "", "< " MODEL " >decode +20", 5, "", 5, "ranges",
+     "decode", NULL},
+    {"whatever number is in their names", "", "< p5 >batch_% +20", 5, "", 5, "ranges", "batch_0",
+     NULL},
+    {"ranges of layers are no iterations of training", "", "< f5 >layer", 4, "b20", 0, "passes",
+     NULL, NULL},
+};
 
-TEST(a_range_around_all_rules_a_period_out)
+TEST(an_iteration_is_what_repeats)
 {
-    struct script s = begin();
-    for (int i = 0; i < 6; i++)
-        infer(&s);
-    range(&s, "prefill", 5);
-    check(1, "nothing");
-}
-
-TEST(ranges_that_repeat_are_iterations)
-{
-    for (int numbered = 0; numbered < 2; numbered++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct script s = begin();
-        for (int i = 0; i < 5; i++) {
-            char name[20];
-            int64_t start = s.now;
-            if (numbered)
-                pass(&s, 5);
-            else
-                infer(&s);
-            snprintf(name, sizeof name, numbered ? "batch %d" : "decode", i);
-            range(&s, name, start);
-            s.now += 20;
+        print_message("%s\n", cases[i].what);
+        play(&s, cases[i].first, 0);
+        for (int turn = 0; turn < cases[i].times; turn++)
+            play(&s, cases[i].each, turn);
+        play(&s, cases[i].last, 0);
+        if (cases[i].n == 0) {
+            check_whole(&s, cases[i].found_by);
+            continue;
         }
-        struct dpro_graph *g = check(5, "ranges");
-        assert_string_equal(dpro_graph_steps(g).name, numbered ? "batch 0" : "decode");
+        struct dpro_graph *g = check(cases[i].n, cases[i].found_by);
+        if (cases[i].name)
+            assert_string_equal(dpro_graph_steps(g).name, cases[i].name);
+        if (cases[i].says)
+            assert_true(has_warning(g, cases[i].says));
     }
-}
-
-TEST(ranges_of_layers_are_no_iterations_of_training)
-{
-    struct script s = begin();
-    int first = s.sequence;
-    for (int k = 0; k < 4; k++) {
-        int64_t start = s.now;
-        forward(&s, 5);
-        range(&s, "layer", start);
-    }
-    backward(&s, first, 20);
-    check_whole(&s, "passes");
 }

@@ -186,6 +186,28 @@ class Groups(Case):
         self.assertTrue(all(waiting[rank] < 0.3 for rank in (2, 3)), waiting)
 
 
+def exchanging(rank):
+    """An op of autograd's that blocks in a collective between what it asks for and the next op, as torch.profiler alone shows it."""
+    def step_of(start, step):
+        asked, over = start + 2020, start + 8000 + 50 * step
+        return [span("aten::mm", start, 2000), span("Exchange", start + 2005, over + 60 - start - 2005),
+                span("c10d::alltoall_base_", asked, 30, **dims(500_000)),
+                span("gloo:all_to_all", asked + 35, over - asked - 35, tid=5, cat="user_annotation", **dims(500_000)),
+                span("aten::mm", over + 100, 3000), span("aten::add_", over + 3110, 500)]
+
+    return job(rank, 2, step_of, [("0", [0, 1])])
+
+
+class Blocked(Case):
+    def test_an_op_that_blocks_until_a_collective_is_over_waits_for_it(self):
+        for rank in (0, 1):
+            self.write("job/rank%d.json" % rank, exchanging(rank))
+        facts = self.assert_replays(self.path("job"))
+        for rank in facts["ranks"]:
+            self.assertLess(rank["forward_ms"], 6)
+            self.assertGreater(rank["exposed_communication_ms"] + rank["wait_for_peers_ms"], 5.5)
+
+
 class Recorded(Case):
     """Real jobs, recorded by dpro profile."""
 

@@ -131,8 +131,9 @@ DPRO_API int dpro_graph_steps_tell(const struct dpro_graph *graph);
 struct dpro_steps {
     uint32_t n;
     const char *found_by;
-    const char *name;   /* of the mark, the optimizer's step or the range; ""; borrowed */
-    uint32_t n_updates; /* of each, if the optimizer's steps tell; else 0 */
+    const char *name; /* of the mark, the optimizer's step or the range; ""; borrowed */
+    uint32_t
+        n_updates; /* of each, if the optimizer's steps tell; 0: they don't, or some have none */
 };
 DPRO_API struct dpro_steps dpro_graph_steps(const struct dpro_graph *graph);
 

@@ -181,7 +181,8 @@ struct rank_build {
         size_t n, cap;
         enum step_source source;
         uint32_t mark;      /* string id of the mark, the optimizer's step or the range; 0: none */
-        uint32_t n_updates; /* of each, if the optimizer's steps tell; else 0 */
+        uint32_t n_updates; /* of each, if the optimizer's steps tell; 0: they don't, or some have
+                               none */
         bool named;         /* the marks are those that --step-mark names */
         bool end_with_exchange; /* steps end where their last exchange begins */
         bool has_exchange;      /* of the first rank: servers answer in them */

@@ -265,13 +265,15 @@ class Unmarked(Case):
             self.assertIn("recording (inference, or a forward pass alone", " ".join(facts["warnings"]))
 
     def test_an_iteration_that_does_less_than_half_of_the_others_is_one(self):
-        """As L-BFGS has them once it is near its goal."""
-        def less(i):
-            for _ in range(1 if i % 4 == 3 else 4):
-                self.train()
-            self.update(True)
+        """As L-BFGS has them once it is near its goal; or a job the first one."""
+        for light in (3, 0):
+            def less(i, light=light):
+                for _ in range(1 if i % 4 == light else 4):
+                    self.train()
+                self.update(True)
 
-        self.assert_iterations(self.make(less, 12), 12, 3.25 * 30 + 4)
+            self.assert_iterations(self.make(less, 12), 12, 3.25 * 30 + 4)
+            self.assert_iterations(self.make(lambda i: less(i + 4 * (i > 0 and light == 0)), 4), 4, 3.25 * 30 + 4)
 
     def test_a_range_that_holds_several_updates_is_an_iteration(self):
         def plays(i):
@@ -401,6 +403,8 @@ class Unmarked(Case):
 
         facts = self.assert_iterations(self.make(scales, 12), 12, 30.1 + 4 * 3 / 4)
         self.assertNotIn(facts["micro_batches"], range(2, 100))
+        self.assertIsNone(facts["steps"]["updates"])
+        self.assertIn("12 of them, 3 of them without an update;", " ".join(facts["warnings"]))
         self.assert_iterations(self.make(losses, 12), 12, 2 * 30.1 + 4)
 
     def test_ops_that_call_what_is_differentiated_evaluate_too(self):

@@ -468,9 +468,14 @@ static void warn_found(struct assembly *a)
              steps.n);
     else if (source < sizeof found_by / sizeof *found_by && found_by[source]) {
         snprintf(by, sizeof by, found_by[source], source < STEPS_PASSES ? steps.name : "");
+        uint32_t n_without = 0;
+        EACH (const struct step, step, a->join->ranks[0].steps)
+            n_without += step->holds.n_meetings == step->holds.n_collectives;
         if (steps.n_updates > 0)
             snprintf(each, sizeof each, ", each with %u update%s", steps.n_updates,
                      steps.n_updates > 1 ? "s" : "");
+        else if (source == STEPS_OPTIMIZER && n_without > 0 && n_without < steps.n)
+            snprintf(each, sizeof each, ", %u of them without an update", n_without);
         WARN(a, "%s, %u of them%s; %s", by, steps.n, each, mark_advice(a));
     }
 }

@@ -234,12 +234,11 @@ void steps_leave_out_lacking(struct chooser *c)
     }
 }
 
-/* Whether an iteration was recorded from begin to end, whatever it holds: without a GPU, whose
- * buffers overflow, all but the first of a whole file that have an optimizer's step. */
-static bool is_whole(const struct rank_build *rank, uint32_t s)
+/* Without a GPU, whose buffers overflow, those of a whole file that have an optimizer's step. */
+bool step_is_whole(const struct rank_build *rank, uint32_t s)
 {
     const struct step *step = &rank->steps.at[s];
-    return s > 0 && rank->steps.at[s - 1].window == step->window && step->holds.n_works == 0 &&
+    return step->holds.n_works == 0 &&
            (rank->steps.source == STEPS_OPTIMIZER ||
             step->holds.n_meetings > step->holds.n_collectives) &&
            step->window < rank->trace->n_windows && !rank->trace->windows[step->window].is_cut;
@@ -259,7 +258,7 @@ void steps_leave_out_incomplete(struct chooser *c)
         int64_t usual = stats_median_upper_i64(counts.at, counts.n);
         for (uint32_t s = 0; s < rank->steps.n; s++) {
             struct step *step = &rank->steps.at[s];
-            bool half = step->n_slices * 2 < usual && !is_whole(rank, s);
+            bool half = step->n_slices * 2 < usual && !step_is_whole(rank, s);
             if (!steps_wanted(c, step) || !(half || may_be_cut(rank, s)))
                 continue;
             step->timed = false;

@@ -182,7 +182,7 @@ static bool steps_at_marks(struct rank_build *rank, const struct training *t,
     bool alone = n == 1 && training_backward_before(t, parts.at[0].end_ns) == t->backward.n;
     if (n > 0)
         rank->steps.mark = parts.at[n - 1].names.at[0];
-    rank->steps.n_updates = alone ? 1 : (uint32_t)period;
+    rank->steps.n_updates = at_start ? 0 : alone ? 1 : (uint32_t)period;
     if (alone) {
         steps_whole_window(rank, t->window);
     } else if (period > 0) {

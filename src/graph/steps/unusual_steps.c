@@ -104,7 +104,7 @@ static bool find_reason(const struct judge *j, bool first, char *text, size_t si
         return REASON("the recording ended before the GPU had done %" PRId64 " of the %" PRId64
                       " pieces of work that it was given",
                       c->n_lost, c->n_lost + c->n_works);
-    if (is_cut(c->n_ops, ops) || is_cut(c->n_works, works)) {
+    if (!step_is_whole(j->rank, j->step) && (is_cut(c->n_ops, ops) || is_cut(c->n_works, works))) {
         bool on_gpu = !is_cut(c->n_ops, ops);
         return REASON("it holds %" PRId64 " %s where the others hold %" PRId64
                       " or more: the recording "

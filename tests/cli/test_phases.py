@@ -55,6 +55,7 @@ class Phases(Case):
             facts = self.replay(f"micro-{world}", accumulate, world=world)
             self.assert_phases(facts, 4 * 4, 4 * 8, 2)
             self.assertEqual(facts["micro_batches"], 4)
+            self.assertIn("4 micro-batches an iteration", dpro("replay", self.folder).out)
 
     def test_gradients_are_reduced_in_some_iterations_only(self):
         def accumulate(rank):

@@ -184,10 +184,6 @@ class Bundled(Case):
         starts = [op["start_ms"] for op in path["ops"]]
         self.assertEqual(starts, sorted(starts))
 
-    def test_the_percentiles_are_in_order(self):
-        predicted = self.facts["predicted"]
-        self.assertLessEqual(predicted["p50_ms"], predicted["p95_ms"])
-
     def test_results_are_the_same_at_any_number_of_threads(self):
         one, two, default = (dpro("replay", BUNDLED, "--json", "--samples", "50", *args)
                              for args in (["--threads", "1"], ["--threads", "2"], []))
@@ -195,12 +191,13 @@ class Bundled(Case):
         self.assertEqual(one.out, two.out)
         self.assertEqual(one.out, default.out)
 
-    def test_the_order_of_files_does_not_matter(self):
+    def test_a_folder_a_glob_and_lists_in_any_order_give_the_same(self):
         files = sorted(glob.glob(os.path.join(BUNDLED, "*.gz")))
-        a, b = self.assert_replays(*files), self.assert_replays(*reversed(files))
-        for facts in (a, b):
+        given = [self.assert_replays(*paths) for paths in ([BUNDLED], [os.path.join(BUNDLED, "*.gz")], files, files[::-1])]
+        for facts in given:
             del facts["trace"]["files"]
-        self.assertEqual(a, b)
+            self.assertEqual((facts["predicted"], facts["ranks"]), (given[0]["predicted"], given[0]["ranks"]))
+        self.assertEqual(given[1:3], given[2:])
 
     def lost(self, facts, rank):
         return rank_of(facts, rank)["wait_for_peers_ms"] + rank_of(facts, rank)["exposed_communication_ms"]
@@ -221,18 +218,6 @@ class Bundled(Case):
         self.assertAlmostEqual(rise, 20, delta=3)
         self.assertAlmostEqual(later["predicted"]["iteration_ms"] - late["predicted"]["iteration_ms"], 20, delta=3)
         self.assertLess(rank_of(later, 1)["wait_for_peers_ms"], 3)
-
-    def test_faster_backward_makes_the_iteration_no_longer(self):
-        half = self.assert_replays(BUNDLED, "--delay", "BW=0.5")
-        self.assertLess(half["predicted"]["iteration_ms"], self.facts["predicted"]["iteration_ms"])
-        self.assertLess(rank_of(half, 0)["backward_ms"], rank_of(self.facts, 0)["backward_ms"])
-
-    def test_steps_select_iterations(self):
-        some = self.assert_replays(BUNDLED, "--steps", "2:4")
-        self.assertEqual(some["trace"]["iterations"], 3)
-        values = self.facts["measured"]["per_iteration_ms"]
-        for value in some["measured"]["per_iteration_ms"]:
-            self.assertTrue(any(abs(value - v) < 0.001 for v in values), (value, values))
 
     def test_collectives_are_made_of_the_messages_that_were_sent(self):
         (all_reduce,) = self.facts["collectives"]
@@ -260,12 +245,6 @@ class Bundled(Case):
         for options in (("--raw-receives",), ("--no-align",)):
             self.assertGreater(abs(self.assert_replays(BUNDLED, *options)["error_pct"]), abs(self.facts["error_pct"]))
 
-    def test_a_glob_a_folder_and_a_list_give_the_same(self):
-        folder = self.assert_replays(BUNDLED)
-        pattern = self.assert_replays(os.path.join(BUNDLED, "*.gz"))
-        self.assertEqual(folder["predicted"], pattern["predicted"])
-        self.assertEqual(folder["ranks"], pattern["ranks"])
-
     def test_the_rank_regex_renames_ranks(self):
         for rank in (0, 1):
             with gzip.open(os.path.join(BUNDLED, f"kineto_rank{rank}.json.gz")) as trace:
@@ -273,11 +252,12 @@ class Bundled(Case):
         facts = self.assert_replays(self.folder, "--rank-regex", "host-([0-9]+)")
         self.assertEqual(facts["trace"]["ranks_present"], [0, 1])
 
-    def test_one_rank_alone_still_replays(self):
-        facts = self.assert_replays(os.path.join(BUNDLED, "kineto_rank1.json.gz"))
-        self.assertEqual(facts["trace"]["ranks_present"], [1])
-        self.assertEqual(facts["trace"]["world_size"], 2)
+    def test_one_rank_alone_still_replays_and_the_others_are_missed(self):
+        alone = os.path.join(BUNDLED, "kineto_rank1.json.gz")
+        facts = self.assert_replays(alone)
+        self.assertEqual((facts["trace"]["ranks_present"], facts["trace"]["world_size"]), ([1], 2))
         self.assertTrue(facts["warnings"])
+        self.assertRegex(dpro("replay", alone).out, r"(?m)^Communication .*; 1 of 2 ranks recorded$")
 
     def test_what_was_written_into_the_trace_is_no_part_of_it(self):
         folder = self.write_job("job")
@@ -339,16 +319,13 @@ class Bundled(Case):
                 measured, predicted = facts["measured"]["per_iteration_ms"], facts["predicted"]
                 self.assertAlmostEqual(predicted["p50_ms"] / predicted["iteration_ms"], 1, delta=0.05)
                 self.assertLess(predicted["p95_ms"], 1.05 * max(measured))
+                self.assertLessEqual(predicted["p50_ms"], predicted["p95_ms"])
 
     def test_a_validation_that_was_not_asked_for_is_not_blamed_on_the_trace(self):
         result = dpro("replay", BUNDLED, "--no-validate")
         self.assert_code(result, DONE)
         self.assertIn("self-validation: not asked for", result.out)
         self.assertNotIn("too few iterations", result.out)
-
-    def test_the_verdict_tells_of_missing_ranks(self):
-        result = dpro("replay", os.path.join(BUNDLED, "kineto_rank0.json.gz"))
-        self.assertRegex(result.out, r"(?m)^Communication .*; 1 of 2 ranks recorded$")
 
     def test_the_iteration_of_the_critical_path_is_named(self):
         path = self.facts["critical_path"]
@@ -407,32 +384,6 @@ class Synthetic(Case):
         self.assertAlmostEqual(ranks["closed"]["forward_ms"], 30, delta=0.1)
         faster = self.assert_replays(self.path("closed"), "--delay", "FW=0.5")
         self.assertAlmostEqual(faster["predicted"]["iteration_ms"], ranks["plain"]["iteration_ms"] - 15, delta=0.5)
-
-    def test_micro_batches_are_counted(self):
-        events = [span("ProfilerStep#%d" % step, 100_000 * step, 99_000, cat="user_annotation") for step in range(3)]
-        for step in range(3):
-            for part in range(4):
-                begin, number = 100_000 * step + 20_000 * part, {"Sequence number": 4 * step + part}
-                events += [span("aten::linear", begin, 5_000, **number, **{"Fwd thread id": 0}),
-                           span("autograd::engine::evaluate_function: AddmmBackward0", begin + 5_100, 10_000, **number,
-                                **{"Fwd thread id": 1}),
-                           span("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", begin + 15_200, 50)]
-            events += [span("Optimizer.step#SGD.step", 100_000 * step + 90_000, 5_000, cat="user_annotation"),
-                       span("aten::_foreach_add_", 100_000 * step + 90_100, 4_000)]
-        trace = self.write("rank0.json", {"traceEvents": events})
-        facts = self.assert_replays(trace)
-        self.assertEqual(facts["micro_batches"], 4)
-        self.assertAlmostEqual(rank_of(facts, 0)["forward_ms"], 20, delta=0.1)
-        self.assertIn("4 micro-batches an iteration", dpro("replay", trace).out)
-
-    def test_without_an_optimizer_nothing_is_an_update(self):
-        trace = job(world=1, communicates=False)[0]
-        trace["traceEvents"] = [event for event in trace["traceEvents"] if not event["name"].startswith("Optimizer")]
-        for event in trace["traceEvents"]:
-            event["name"] = event["name"].replace("aten::add_", "aten::item")
-        rank = rank_of(self.assert_replays(self.write("rank0.json", trace)), 0)
-        self.assertAlmostEqual(rank["forward_ms"], 30, delta=0.1)
-        self.assertEqual(rank["update_ms"], 0)
 
     def test_open_and_bare_arrays_are_read(self):
         events = json.dumps(job(world=1, communicates=False)[0]["traceEvents"])

@@ -369,6 +369,25 @@ TEST(backward_is_handed_to_its_thread_and_back)
     assert_int_equal(dpro_graph_op(g, after).gap_ns, 20 * US);
 }
 
+/* The main thread idles until threads 2 and 3 are through with an op each, of which the latter goes
+ * on with another. In one step thread 2 is not through. */
+TEST(a_thread_goes_on_after_the_last_op_that_was_over_in_all_iterations)
+{
+    for (int late = 0; late < 2; late++) {
+        struct trace_text *t = trace_text_begin(0, 1);
+        for (int i = 0; i < 4; i++) {
+            trace_text_step(t, i, 1000 * i, 1000);
+            trace_text_spans(t, 1000 * i,
+                             "10+100 aten::a; 120+%d @2 aten::b; 120+480 @3 aten::c;"
+                             "600+300 @3 aten::d; 640+100 aten::after",
+                             late && i == 2 ? 700 : 500);
+        }
+        struct dpro_graph *g = trace_text_graph();
+        assert_int_equal(has_edge(g, 0, "aten::b", 0, "aten::after", 0), !late);
+        assert_int_equal(has_edge(g, 0, "aten::c", 0, "aten::after", 0), late);
+    }
+}
+
 /* ---- phases ---- */
 
 /* The phase of each op named, by its n-th of that name: "aten::mm FW; aten::mm 1 BW". */

@@ -108,6 +108,29 @@ TEST(an_event_waited_for_on_the_cpu_is_the_work_before_its_record)
     assert_int_equal(replay_us(g, "first=+0.2"), STEP + 200);
 }
 
+/* A CPU that runs ahead of stream 7 waits for stream 9, which has nothing to do in the fourth step.
+ */
+TEST(where_the_work_is_missing_a_wait_leaves_as_much_as_usual)
+{
+    struct trace_text *t = trace_text_begin(0, 1);
+    for (int i = 0; i < 7; i++) {
+        int64_t at = 500 * i;
+        trace_text_step(t, i, at, 500);
+        trace_text_spans(t, at, "10+5 >7 %d+600 gemm", 20 + 100 * i);
+        if (i != 3)
+            trace_text_spans(t, at, "30+5 >9 40+60 side");
+        runtime(t, "cudaEventRecord", at + 37, 2, 1000 + 10 * i);
+        runtime(t, "cudaEventSynchronize", at + 50, i == 3 ? 200 : 60, 1001 + 10 * i);
+        wait_record(t, "Event Sync", -1, at + 50, 1001 + 10 * i, 9, 1000 + 10 * i);
+    }
+    struct dpro_graph *g = trace_text_graph();
+    dpro_op_id waits = nth_op(g, 0, "cudaEventSynchronize", 0);
+    assert_true(has_edge(g, 0, "side", 0, "cudaEventSynchronize", 0));
+    assert_true(g->n_samples >= 5);
+    for (uint32_t s = 0; s < g->n_samples; s++)
+        assert_int_equal(g->sample_dur_ns[(size_t)s * g->n_ops + waits], 10 * US);
+}
+
 TEST(a_stream_wait_recorded_names_the_stream_and_the_event)
 {
     struct trace_text *t = trace_text_begin(0, 1);

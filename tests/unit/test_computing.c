@@ -74,81 +74,46 @@ static struct network *new_network(void)
     return &n;
 }
 
-static void assert_more(const struct network *n, const int64_t wanted[N_OPS])
+/* Ways of modules, which of them are computed again, in how many parts; what ops take more. */
+TEST(gradients_get_ready_as_modules_are_computed)
 {
-    int64_t more[N_OPS];
-    assert_true(strategy_changes_work(&n->model, &n->strategy));
-    strategy_more_work(&n->model, &n->strategy, 0, more);
-    for (uint32_t i = 0; i < N_OPS; i++)
-        if (more[i] != wanted[i])
-            fail_msg("op %u takes %lld more, not %lld", i, (long long)more[i],
-                     (long long)wanted[i]);
-}
-
-TEST(gradients_of_a_compiled_module_get_ready_at_its_end)
-{
-    struct network *n = new_network();
-    n->computing[FIRST] = DPRO_COMPILED;
-    /* forward half as long; its two ops of 200 are one of 300 */
-    assert_more(n, (int64_t[]){-100, 0, 100, -200, 0});
-    n = new_network();
-    n->computing[SECOND] = DPRO_COMPILED;
-    assert_more(n, (int64_t[]){200 - 200, -200, 0, 0, 0});
-}
-
-TEST(gradients_in_16_bits_get_ready_one_by_one)
-{
-    struct network *n = new_network();
-    n->computing[FIRST] = DPRO_BF16;
-    assert_more(n, (int64_t[]){-150, 0, -100, -100, 0});
-}
-
-TEST(of_modules_within_each_other_the_outermost_counts)
-{
-    struct network *n = new_network();
-    n->computing[WHOLE] = DPRO_BF16;
-    n->computing[FIRST] = DPRO_COMPILED;
-    assert_more(n, (int64_t[]){-300 - 100, -100, -100, -100, 0});
-}
-
-TEST(a_compiled_model_leaves_nothing_to_overlap)
-{
-    struct network *n = new_network();
-    n->computing[WHOLE] = DPRO_COMPILED;
-    assert_more(n, (int64_t[]){-200 - 200 + 600, -200, -200, -200, 0});
-    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300 - 400);
-}
-
-TEST(a_way_whose_cost_is_not_known_changes_no_times)
-{
-    struct network *n = new_network();
-    n->computing[FIRST] = DPRO_COMPILED | DPRO_BF16;
-    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300);
-}
-
-TEST(what_is_computed_again_takes_what_its_way_does)
-{
-    struct network *n = new_network();
-    n->recomputed[FIRST] = true;
-    n->computing[FIRST] = DPRO_BF16;
-    assert_more(n, (int64_t[]){-150, 0, -100 + 50, -100, 0});
-    n->computing[FIRST] = DPRO_AS_IT_IS;
-    n->recomputed[FIRST] = false;
-    n->recomputed[WHOLE] = true; /* a half of it in 16 bits */
-    n->calls[0].recompute_ns = 400;
-    n->computing[SECOND] = DPRO_BF16;
-    assert_more(n, (int64_t[]){-150 - 100 + 250, -100, 0, 0, 0});
-}
-
-TEST(micro_batches_are_computed_in_the_same_way)
-{
-    struct network *n = new_network();
-    n->computing[FIRST] = DPRO_BF16;
-    n->strategy.micro_batches = 2;
+    enum { AS = DPRO_AS_IT_IS, C = DPRO_COMPILED, B = DPRO_BF16 };
     /* all but 100 of the update is computed in halves; the first half comes before all else */
-    int64_t half = (600 + 600) / 2 - (150 + 200) / 2;
-    assert_more(n, (int64_t[]){-300 - 75 + half, -100, -100 - 50, -100 - 50, 0});
-    assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300 - 350);
+    enum { HALF = (600 + 600) / 2 - (150 + 200) / 2 };
+    static const struct {
+        const char *what;
+        uint8_t ways[N_MODULES];
+        bool again[N_MODULES];
+        uint32_t n_parts;
+        int64_t more[N_OPS];
+    } cases[] = {
+        /* half as long forward, and of two ops of 200 backward one of 300 */
+        {"compiled: at its end", {AS, C, AS}, {0}, 0, {-100, 0, 100, -200}},
+        {"so of the other", {AS, AS, C}, {0}, 0, {200 - 200, -200}},
+        {"in 16 bits: one by one", {AS, B, AS}, {0}, 0, {-150, 0, -100, -100}},
+        {"the outermost counts", {B, C, AS}, {0}, 0, {-300 - 100, -100, -100, -100}},
+        {"nothing overlaps", {C, AS, AS}, {0}, 0, {-200 - 200 + 600, -200, -200, -200}},
+        {"unknown: as much, at its end", {AS, C | B, AS}, {0}, 0, {0, 0, 200, -200}},
+        {"computed again so", {AS, B, AS}, {0, true}, 0, {-150, 0, -100 + 50, -100}},
+        {"a half of it so", {AS, AS, B}, {true}, 0, {-150 - 100 + 250, -100}},
+        {"in parts", {AS, B, AS}, {0}, 2, {-300 - 75 + HALF, -100, -100 - 50, -100 - 50}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct network *n = new_network();
+        int64_t more[N_OPS] = {0}, sum = 0;
+        memcpy(n->computing, cases[i].ways, sizeof cases[i].ways);
+        memcpy(n->recomputed, cases[i].again, sizeof cases[i].again);
+        n->strategy.micro_batches = cases[i].n_parts;
+        n->calls[0].recompute_ns = 400;
+        if (strategy_changes_work(&n->model, &n->strategy))
+            strategy_more_work(&n->model, &n->strategy, 0, more);
+        for (uint32_t k = 0; k < N_OPS; k++) {
+            sum += more[k];
+            if (more[k] != cases[i].more[k])
+                fail_msg("%s: op %u takes %lld more", cases[i].what, k, (long long)more[k]);
+        }
+        assert_int_equal(strategy_total_work(&n->model, &n->strategy, 0), 1300 + sum);
+    }
 }
 
 TEST(other_batches_take_what_probes_measured_of_them)

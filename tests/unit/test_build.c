@@ -150,15 +150,6 @@ TEST(the_loops_head_is_where_it_is_usually_idle_not_where_it_was_once)
     check_measured(unmarked(350), 4, 1000);
 }
 
-TEST(a_recording_without_period_is_one_iteration)
-{
-    trace_text_spans(trace_text_begin(0, 1), 0, "100+50 aten::a; 200+70 aten::b");
-    struct dpro_graph *g = trace_text_graph();
-    assert_int_equal(n_measured(g), 1);
-    assert_int_equal(measured_us(g, 0), 170);
-    assert_true(has_warning(g, "one iteration"));
-}
-
 TEST(ranks_learn_from_the_iterations_they_share)
 {
     for (int rank = 0; rank < 2; rank++) {
@@ -229,15 +220,6 @@ TEST(times_as_far_apart_as_they_can_be_give_a_graph)
     assert_int_equal(op_of(g, 0, "aten::b", 0).gap_ns, INT64_C(9223372036854765) * US);
 }
 
-TEST(one_marked_iteration_lasts_from_its_first_op_to_its_last)
-{
-    struct dpro_graph *g = trace_text_one(1, 1000, "10+400 aten::a; 500+400 aten::b");
-    struct dpro_replay *replay = replay_of(g, NULL);
-    assert_int_equal(measured_us(g, 0), 890);
-    assert_int_equal(dpro_replay_view(replay)->iteration_ns, 890 * US);
-    assert_int_equal(dpro_replay_view(replay)->critical_ns, 890 * US);
-}
-
 /* ---- ops ---- */
 
 TEST(a_parent_is_what_its_children_leave_of_it)
@@ -276,41 +258,6 @@ TEST(a_kernel_follows_its_launch_and_its_stream)
     assert_int_equal(dpro_graph_op(g, launch).dur_ns, 15 * US); /* until the kernel starts */
     assert_int_equal(dpro_graph_op(g, gemm).gap_ns, 0);
     assert_int_equal(dpro_graph_op(g, relu).gap_ns, 1 * US);
-}
-
-TEST(a_synchronize_call_is_only_what_is_left_after_its_work)
-{
-    struct dpro_graph *g = trace_text_one(1, 1000,
-                                          "10+5 >7 20+600 gemm; 30+595 cudaStreamSynchronize;"
-                                          "640+10 aten::after");
-    dpro_op_id sync = nth_op(g, 0, "cudaStreamSynchronize", 0);
-    assert_true(edge_to(g, nth_op(g, 0, "gemm", 0), sync, 0));
-    assert_int_equal(dpro_graph_op(g, sync).dur_ns, 5 * US);
-    assert_int_equal(dpro_graph_op(g, sync).gap_ns, 0);
-}
-
-TEST(a_blocking_copy_holds_its_thread_until_it_is_done)
-{
-    struct dpro_graph *g = trace_text_one(1, 1000,
-                                          "10+110 >7 30+80 Memcpy DtoH (Device -> Pageable);"
-                                          "130+10 aten::after");
-    dpro_op_id copy = nth_op(g, 0, "Memcpy DtoH (Device -> Pageable)", 0);
-    dpro_op_id tail = nth_op(g, 0, "cudaMemcpyAsync", 1);
-    assert_true(edge_to(g, nth_op(g, 0, "cudaMemcpyAsync", 0), copy, 0));
-    assert_true(edge_to(g, copy, tail, 0));
-    assert_int_equal(dpro_graph_op(g, tail).dur_ns, 10 * US);
-}
-
-TEST(a_stream_wait_orders_work_of_two_streams)
-{
-    struct dpro_graph *g = trace_text_one(
-        1, 1000,
-        "10+5 >7 20+300 gemm; 20+2 cudaEventRecord; 25+2 cudaStreamWaitEvent; 30+5 >9 321+50 side;"
-        "40+5 >7 330+50 more; 50+5 >9 380+50 free");
-    dpro_op_id side = nth_op(g, 0, "side", 0);
-    assert_true(edge_to(g, nth_op(g, 0, "gemm", 0), side, 0));
-    assert_int_equal(dpro_graph_op(g, side).gap_ns, 1 * US);
-    assert_false(edge_to(g, nth_op(g, 0, "more", 0), nth_op(g, 0, "free", 0), 0));
 }
 
 /* A CPU that launches `n` kernels of 10 us an iteration, one a microsecond, until the queue of 1010

@@ -241,22 +241,6 @@ TEST(a_kernel_seen_before_its_launch_does_not_upset_the_replay)
         assert_true(has_edge(g, 0, "cudaLaunchKernel", k, "gemm", k));
 }
 
-TEST(kernels_that_overlap_by_a_rounding_follow_each_other)
-{
-    struct trace_text *t = trace_text_begin(0, 1);
-    for (int i = 0; i < N; i++) {
-        int64_t at = STEP * i;
-        trace_text_step(t, i, at, STEP);
-        for (int k = 0; k < 8; k++)
-            trace_text_spans(t, at, "%d+4 >7 %d+101 gemm", 10 + 5 * k, 20 + 100 * k);
-        trace_text_spans(t, at, "60+770 cudaStreamSynchronize");
-    }
-    struct dpro_graph *g = trace_text_graph();
-    assert_true(has_edge(g, 0, "gemm", 0, "gemm", 1));
-    assert_in_range(replay_us(g, NULL), STEP - 1, STEP + 1);
-    assert_in_range(replay_us(g, "gemm=+0.01"), STEP + 79, STEP + 81);
-}
-
 /* ---- over ranks ---- */
 
 /* A collective's kernel on stream `stream` of a group, as Kineto has recorded them since 2024. */
@@ -488,42 +472,6 @@ TEST(a_checkpoint_now_and_then_stays_in_the_mean)
     assert_int_equal(measured_us(g), STEP + 200);
     assert_in_range(replay_us(g, NULL), STEP + 195, STEP + 205);
     assert_in_range(replay_us(g, "aten::mm=+0.1"), STEP + 295, STEP + 305);
-}
-
-TEST(two_backward_passes_a_step_are_one_iteration)
-{
-    const char *bw = "autograd::engine::evaluate_function: MmBackward0";
-    struct dpro_graph *g = trace_text_one(
-        N, STEP,
-        "10+150 #5 aten::mm; 180+210 @2 ^5 ~MmBackward0; 410+150 #6 aten::mm;"
-        "580+210 @2 ^6 ~MmBackward0; 810+150 Optimizer.step#SGD.step; 815+100 aten::add_");
-    for (int k = 0; k < 2; k++) {
-        assert_true(has_edge(g, 0, "aten::mm", k, bw, k));
-        assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "aten::mm", k)).kind, DPRO_OP_FW);
-        assert_int_equal(dpro_graph_op(g, nth_op(g, 0, bw, k)).kind, DPRO_OP_BW);
-    }
-    assert_true(has_edge(g, 0, bw, 0, "aten::mm", 1));
-    assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "aten::add_", 0)).kind, DPRO_OP_UPDATE);
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "BW=+0.1"), STEP + 100);
-    assert_int_equal(replay_us(g, "FW=0.5"), STEP - 150);
-}
-
-TEST(several_optimizers_make_one_iteration)
-{
-    static const char *const names[] = {"Optimizer.step#SGD.step", "Optimizer.step#Adam.step"};
-    for (int same = 0; same < 2; same++) {
-        struct trace_text *t = trace_text_begin(0, 1);
-        for (int i = 0; i < 6; i++)
-            trace_text_spans(t, STEP * i,
-                             "10+500 MmBackward0; 600+100 ! %s; 610+80 aten::mul_; 750+100 ! %s;"
-                             "760+80 aten::add_; 900+110 aten::item",
-                             names[0], names[!same]);
-        struct dpro_graph *g = trace_text_graph();
-        assert_int_equal(measured_us(g), STEP);
-        assert_int_equal(replay_us(g, NULL), STEP);
-        assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "aten::add_", 0)).kind, DPRO_OP_UPDATE);
-    }
 }
 
 TEST(a_loader_thread_works_ahead)

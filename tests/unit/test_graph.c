@@ -4,71 +4,54 @@
 #include "graph_op.h"
 #include "graph_text.h"
 
+static void check_op(const struct dpro_graph *g, dpro_op_id id, const char *wanted)
+{
+    struct dpro_op op = dpro_graph_op(g, id);
+    char found[200];
+    snprintf(found, sizeof found, "%s %d %d '%s' '%s' %lld+%lld seen %lld+%lld %llu #%llu",
+             dpro_op_kind_name(op.kind), op.rank, (int)op.device, op.name, op.tensor,
+             (long long)op.gap_ns, (long long)op.dur_ns, (long long)op.seen_start_ns,
+             (long long)op.seen_dur_ns, (unsigned long long)op.size_bytes,
+             (unsigned long long)op.transaction);
+    assert_string_equal(found, wanted);
+}
+
 TEST(what_was_added_is_read_back)
 {
     struct graph_builder *b = graph_builder_create();
     assert_int_equal(graph_builder_add_device(b, DPRO_DEVICE_GPU_STREAM, 3, "stream 7"), 0);
     assert_int_equal(graph_builder_add_device(b, DPRO_DEVICE_CPU_THREAD, 3, NULL), 1);
-    struct dpro_op conv = {.kind = DPRO_OP_FW, .rank = 3, .device = 0, .name = "conv", .dur_ns = 5};
-    struct dpro_op reduce = {.kind = DPRO_OP_COLLECTIVE,
-                             .rank = 3,
-                             .device = DPRO_NO_DEVICE,
-                             .name = "all_reduce",
-                             .dur_ns = 70,
-                             .gap_ns = 2,
-                             .seen_start_ns = -9,
-                             .seen_dur_ns = 90,
-                             .size_bytes = 1 << 20,
-                             .transaction = 42,
-                             .tensor = "w"};
-    assert_int_equal(add_op(b, &conv, 0), 0);
-    assert_int_equal(add_op(b, &reduce, 0), 1);
-    conv.rank = 5;
-    conv.device = 1;
-    assert_int_equal(add_op(b, &conv, 0), 2);
+    struct dpro_op ops[] = {{0, DPRO_OP_FW, 3, 0, .name = "conv", .dur_ns = 5},
+                            {1, DPRO_OP_COLLECTIVE, 3, DPRO_NO_DEVICE, .name = "all_reduce",
+                             .tensor = "w", .dur_ns = 70, .gap_ns = 2, .seen_start_ns = -9,
+                             .seen_dur_ns = 90, .size_bytes = 1 << 20, .transaction = 42},
+                            {2, DPRO_OP_FW, 5, 1, .name = "conv", .dur_ns = 5}};
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(add_op(b, &ops[i], 0), i);
     graph_builder_add_edge(b, 0, 1, 0);
     graph_builder_add_edge(b, 0, 2, 0);
     graph_builder_add_edge(b, 1, 0, 1);
     struct dpro_graph *g = graph_builder_finish(b);
+    KEEP(g, dpro_graph_destroy);
     assert_int_equal(dpro_graph_n_ops(g), 3);
     assert_int_equal(dpro_graph_n_edges(g), 3);
     assert_int_equal(dpro_graph_n_devices(g), 2);
     assert_int_equal(dpro_graph_n_ranks(g), 2);
-    struct dpro_op op = dpro_graph_op(g, 1);
-    assert_int_equal(op.kind, DPRO_OP_COLLECTIVE);
-    assert_int_equal(op.rank, 3);
-    assert_int_equal(op.device, DPRO_NO_DEVICE);
-    assert_string_equal(op.name, "all_reduce");
-    assert_string_equal(op.tensor, "w");
-    assert_int_equal(op.dur_ns, 70);
-    assert_int_equal(op.gap_ns, 2);
-    assert_int_equal(op.seen_start_ns, -9);
-    assert_int_equal(op.seen_dur_ns, 90);
-    assert_int_equal(op.size_bytes, 1 << 20);
-    assert_int_equal(op.transaction, 42);
-    op = dpro_graph_op(g, 0);
-    assert_int_equal(op.gap_ns, 0);
-    assert_int_equal(op.size_bytes, 0);
-    assert_string_equal(op.tensor, "");
+    check_op(g, 0, "FW 3 0 'conv' '' 0+5 seen 0+0 0 #0");
+    check_op(g, 1, "COLLECTIVE 3 -1 'all_reduce' 'w' 2+70 seen -9+90 1048576 #42");
+    check_op(g, 2, "FW 5 1 'conv' '' 0+5 seen 0+0 0 #0");
+    assert_int_equal(dpro_graph_op(g, 3).id, DPRO_NO_OP);
     assert_int_equal(g->flags[0], GRAPH_OP_GPU);
     assert_int_equal(g->phase[1], DPRO_OP_COLLECTIVE);
-    assert_int_equal(dpro_graph_op(g, 2).rank, 5);
     assert_string_equal(dpro_graph_device(g, 0).name, "stream 7");
     assert_string_equal(dpro_graph_device(g, 1).name, "");
     uint32_t n;
     const dpro_op_id *succ = dpro_graph_successors(g, 0, 0, &n);
-    assert_int_equal(n, 2);
-    assert_int_equal(succ[0], 1);
-    assert_int_equal(succ[1], 2);
+    assert_true(n == 2 && succ[0] == 1 && succ[1] == 2);
     succ = dpro_graph_successors(g, 1, 1, &n);
-    assert_int_equal(n, 1);
-    assert_int_equal(succ[0], 0);
-    assert_null(dpro_graph_successors(g, 2, 0, &n));
-    assert_int_equal(n, 0);
-    assert_int_equal(dpro_graph_op(g, 3).id, DPRO_NO_OP);
-    assert_null(dpro_graph_measured_ns(g, &n));
-    assert_int_equal(n, 0);
-    dpro_graph_destroy(g);
+    assert_true(n == 1 && succ[0] == 0);
+    assert_true(!dpro_graph_successors(g, 2, 0, &n) && n == 0);
+    assert_true(!dpro_graph_measured_ns(g, &n) && n == 0);
 }
 
 TEST(fields_that_no_op_uses_take_no_memory)

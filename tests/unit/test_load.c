@@ -325,17 +325,6 @@ TEST_IN_FOLDER(bad_paths_are_named)
     expect_error(in_folder("et_0.json"), NULL, DPRO_EEMPTY, "et_0.json", "no times");
 }
 
-TEST_IN_FOLDER(a_damaged_file_gives_what_is_whole)
-{
-    write_text("t.json", "{'schemaVersion':1,'traceEvents':[" SPAN("a", "1", "1") "," SPAN(
-                             "b", "2", "1") ",{'ph':'X");
-    struct dpro_trace *trace = load_one(in_folder("t.json"));
-    assert_int_equal(dpro_trace_n_spans(trace), 2);
-    assert_int_equal(dpro_trace_file(trace, 0).truncated, 1);
-    assert_int_equal(dpro_trace_n_warnings(trace), 1);
-    assert_non_null(strstr(dpro_trace_warning(trace, 0), "t.json: byte "));
-}
-
 /* Every length of a gzip'd trace: never a crash, never a span that is not in the whole. */
 TEST_IN_FOLDER(a_cut_gzip_gives_what_is_whole)
 {
@@ -603,16 +592,6 @@ static void check_fact(const struct fact *fact, const char *path)
         assert_true(from->start_ns < to->start_ns);
     }
     assert_int_equal(dpro_trace_n_warnings(trace), 0);
-}
-
-TEST_IN_FOLDER(joining_tells_how_far_it_is)
-{
-    struct stages_seen seen = {.n_wrong = 0};
-    write_text("rank0.json", TRACE("", SPAN("a", "1", "1")));
-    write_text("rank1.json", TRACE("", SPAN("a", "1", "1")));
-    trace_at(folder, .threads = 1, .sink = stages_sink(&seen));
-    assert_string_equal(seen.names, "join the files;");
-    assert_int_equal(seen.n_wrong, 0);
 }
 
 TEST(real_traces_agree_with_another_program)

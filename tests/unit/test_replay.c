@@ -255,24 +255,6 @@ TEST(efficiencies_multiply_to_what_computing_is_of_the_ranks_iterations)
     }
 }
 
-TEST(a_rank_held_up_by_20_ms_makes_the_others_wait_20_ms_longer)
-{
-    const char *delays[] = {"FW@2=+20"};
-    struct dpro_replay_options options = {.delays = delays, .n_delays = 1};
-    struct dpro_graph *g = four_ranks("60000000");
-    struct dpro_replay *before = replay_of(g, NULL), *after = replay_of(g, &options);
-    check_sums(g, after);
-    assert_int_equal(dpro_replay_view(after)->iteration_ns - dpro_replay_view(before)->iteration_ns,
-                     20 * MS);
-    for (uint32_t i = 0; i < 4; i++) {
-        struct dpro_rank_time b = dpro_replay_view(before)->ranks[i],
-                              a = dpro_replay_view(after)->ranks[i];
-        assert_int_equal(a.wait_for_peers_ns - b.wait_for_peers_ns, i == 2 ? 0 : 20 * MS);
-        assert_int_equal(a.forward_ns - b.forward_ns, i == 2 ? 20 * MS : 0);
-        assert_int_equal(a.waited_most_for, i == 2 ? -1 : 2);
-    }
-}
-
 TEST(ranks_missing_from_the_trace_are_waited_for_too)
 {
     struct dpro_graph *g = four_ranks("60000000");
@@ -658,22 +640,6 @@ TEST(validation_compares_each_iteration_with_the_others)
     assert_int_equal(dpro_replay_validate(g, NULL, &v, &err), 0);
     assert_string_equal(v.method, "none");
     assert_int_equal(v.n, 0);
-}
-
-TEST(validation_is_the_same_at_any_number_of_threads)
-{
-    struct dpro_graph *g = noisy_graph();
-    struct dpro_validation one, v;
-    struct dpro_error err;
-    struct dpro_replay_options options = {.threads = 1};
-    assert_int_equal(dpro_replay_validate(g, &options, &one, &err), 0);
-    for (options.threads = 0; options.threads < 7; options.threads += 3) {
-        assert_int_equal(dpro_replay_validate(g, &options, &v, &err), 0);
-        assert_int_equal(v.n, one.n);
-        assert_true(v.mean_error_pct == one.mean_error_pct &&
-                    v.mean_abs_error_pct == one.mean_abs_error_pct &&
-                    v.max_abs_error_pct == one.max_abs_error_pct);
-    }
 }
 
 TEST(daydream_waits_for_nobody)

@@ -430,27 +430,6 @@ TEST(horovods_cycles_are_shortened_and_never_for_the_worse)
     }
 }
 
-TEST(the_same_seed_gives_the_same_plan_with_any_number_of_threads)
-{
-    struct dpro_model *model = paper_job("resnet50", 4);
-    model->net.gate.n_streams = 2;
-    model->net.link.cpu_ns.value = model->net.link.byte_ns.value / 4;
-    struct dpro_optimize_options options = {.seed = 5, .threads = 1};
-    struct dpro_optimum *first = optimum_of(model, &options);
-    const struct dpro_strategy *s = dpro_optimum_view(first)->strategies[DPRO_BEST];
-    for (options.threads = 2; options.threads <= 5; options.threads += 3) {
-        struct dpro_optimum *other = optimum_of(model, &options);
-        const struct dpro_strategy *t = dpro_optimum_view(other)->strategies[DPRO_BEST];
-        assert_int_equal(dpro_optimum_view(first)->summary.best_ns,
-                         dpro_optimum_view(other)->summary.best_ns);
-        assert_int_equal(dpro_optimum_view(first)->summary.n_candidates,
-                         dpro_optimum_view(other)->summary.n_candidates);
-        assert_int_equal(s->n_buckets, t->n_buckets);
-        assert_memory_equal(s->buckets, t->buckets, s->n_buckets * sizeof *s->buckets);
-        assert_memory_equal(s->order, t->order, model->n_tensors * sizeof *s->order);
-    }
-}
-
 static int stop_soon(void *arg, const struct dpro_optimize_progress *progress)
 {
     uint32_t *n_calls = arg;

@@ -90,17 +90,6 @@ TEST(a_prediction_tells_how_far_it_is)
     assert_int_equal(seen.n_wrong, 0);
 }
 
-TEST(without_changes_nothing_changes)
-{
-    struct job *job = new_job();
-    struct dpro_whatif *whatif = ask(job, &(struct dpro_changes){0});
-    assert_int_equal(dpro_whatif_answer(whatif)->baseline.iteration_ns, OWN_NS);
-    assert_int_equal(dpro_whatif_answer(whatif)->predicted.iteration_ns, OWN_NS);
-    assert_true(dpro_whatif_answer(whatif)->speedup.value == 1);
-    assert_true(dpro_whatif_answer(whatif)->speedup.std == 0);
-    assert_int_equal(dpro_whatif_n_warnings(whatif), 0);
-}
-
 TEST(smaller_buckets_overlap_with_the_computation)
 {
     struct job *job = new_job();

@@ -1,5 +1,7 @@
 #include "graph_ask.h"
 
+#include <stdlib.h>
+
 #include "base/base.h"
 
 #include "case.h"
@@ -90,4 +92,47 @@ int64_t replay_us2(const struct dpro_graph *graph, const char *delay, const char
 int64_t replay_us(const struct dpro_graph *graph, const char *delay)
 {
     return (replay_ns(graph, delay) + 500) / 1000;
+}
+
+/* Cuts the text at the words; returns what stands behind them, or NULL. */
+static char *cut_at(char *text, const char *words)
+{
+    char *at = text ? strstr(text, words) : NULL;
+    if (!at)
+        return NULL;
+    *at = '\0';
+    return at + strlen(words);
+}
+
+void check_delays(const struct dpro_graph *graph, int64_t us, const char *delays)
+{
+    char text[500];
+    snprintf(text, sizeof text, "%s", delays);
+    for (char *one = text, *next; one; one = next) {
+        next = cut_at(one, "; ");
+        char *more = cut_at(one, ": "), *other = cut_at(one, " & ");
+        int64_t found =
+            other ? replay_us2(graph, one, other) : replay_us(graph, strcmp(one, "-") ? one : NULL);
+        if (found != us + atoi(more))
+            fail_msg("%s: %+lld us, not %s", one, (long long)(found - us), more);
+    }
+}
+
+static dpro_op_id numbered_op(const struct dpro_graph *graph, int rank, char *name)
+{
+    char *number = cut_at(name, "#");
+    return nth_op(graph, rank, name, number ? atoi(number) : 0);
+}
+
+void check_edges(const struct dpro_graph *graph, int rank, const char *edges)
+{
+    char text[500];
+    snprintf(text, sizeof text, "%s", edges);
+    for (char *one = text, *next; one; one = next) {
+        next = cut_at(one, "; ");
+        char *to = cut_at(one, " > "), *not_to = to ? NULL : cut_at(one, " !> ");
+        if (edge_to(graph, numbered_op(graph, rank, one),
+                    numbered_op(graph, rank, to ? to : not_to), 0) != !not_to)
+            fail_msg("%s %s %s", one, to ? ">" : "!>", to ? to : not_to);
+    }
 }

@@ -24,3 +24,8 @@ struct dpro_model *learn(const struct dpro_graph *graph);
 int64_t replay_ns(const struct dpro_graph *graph, const char *delay);
 int64_t replay_us2(const struct dpro_graph *graph, const char *delay, const char *other);
 int64_t replay_us(const struct dpro_graph *graph, const char *delay);
+/* That the iteration takes `us`, and more or less with each delay, or with two at once: "-: +0;
+ * gemm=+0.1: +100; SEND=2 & RECV=2: +300". */
+void check_delays(const struct dpro_graph *graph, int64_t us, const char *delays);
+/* That a rank has edges, or has not: "gemm > relu; relu#1 !> gemm"; #: the n-th of its name. */
+void check_edges(const struct dpro_graph *graph, int rank, const char *edges);

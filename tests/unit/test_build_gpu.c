@@ -57,14 +57,51 @@ TEST(a_kernel_may_have_any_name)
     }
 }
 
-TEST(waiting_again_for_the_same_work_is_no_news)
+/* What one rank does: which edges are there, and how much longer it takes with delays. */
+static const struct {
+    const char *what, *spans, *edges, *delays;
+} cases[] = {
+    {"waiting again for the same work is no news",
+     "10+5 >7 20+300 gemm; 25+2 cudaStreamWaitEvent; 30+5 >9 321+50 side;"
+     "40+2 cudaStreamWaitEvent; 50+5 >9 372+50 side2",
+     "gemm > side; gemm !> side2", NULL},
+    {"a device wide wait is for every stream (820 us; or 40 + 900)",
+     "10+5 >7 20+800 long; 30+5 >8 40+500 short; 50+780 cudaDeviceSynchronize",
+     "long > cudaDeviceSynchronize; short > cudaDeviceSynchronize",
+     "-: +0; short=+0.2: +0; short=+0.4: +120; long=+0.1: +100"},
+    {"a copy that blocks waits for its stream and its end",
+     "10+5 >7 20+500 gemm; 20+530 =1 cudaMemcpy;"
+     ">7 521+20 =1 Memcpy DtoH (Device -> Pageable); 560+300 aten::after",
+     NULL, "-: +0; gemm=+0.1: +100; gemm=0.5: -250; Memcpy DtoH (Device -> Pageable)=+0.05: +50"},
+    {"a graph launch starts all its kernels on all their streams: a forks, c joins",
+     "10+20 =1 cudaGraphLaunch; >7 40+100 =1 a; >7 141+200 =1 b1;>8 141+300 =1 b2;"
+     ">7 442+100 =1 c; 50+500 cudaStreamSynchronize",
+     "cudaGraphLaunch > a; cudaGraphLaunch > b2; a > b2; b2 > c",
+     "-: +0; a=+0.1: +100; b1=+0.05: +0; b2=+0.1: +100; c=+0.1: +100"},
+    {"a driver call inside a runtime call launches once",
+     "10+30 =1 cudaLaunchKernel; 15+20 =1 cuLaunchKernel; >7 50+400 =1 gemm;"
+     "60+400 cudaStreamSynchronize",
+     "cuLaunchKernel > gemm", "-: +0; gemm=+0.1: +100"},
+    {"a launch that encloses other calls still launches",
+     "10+300 =1 cudaLaunchKernel; 15+200 =2 cuModuleLoadData; >7 320+400 =1 gemm;"
+     "330+400 cudaStreamSynchronize",
+     "cudaLaunchKernel#1 > gemm", "-: +0; cuModuleLoadData=+0.1: +100"},
+    {"a loader thread works ahead: 300 us to spare",
+     "5+30 ! enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__;"
+     "40+900 aten::mm; 100+600 @3 aten::pin_memory",
+     NULL, "-: +0; aten::mm=+0.1: +100; aten::pin_memory=+0.1: +0"},
+};
+
+TEST(delays_reach_what_has_to_wait)
 {
-    struct dpro_graph *g =
-        trace_text_one(1, STEP,
-                       "10+5 >7 20+300 gemm; 25+2 cudaStreamWaitEvent; 30+5 >9 321+50 side;"
-                       "40+2 cudaStreamWaitEvent; 50+5 >9 372+50 side2");
-    assert_true(has_edge(g, 0, "gemm", 0, "side", 0));
-    assert_false(has_edge(g, 0, "gemm", 0, "side2", 0));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        print_message("%s\n", cases[i].what);
+        struct dpro_graph *g = trace_text_one(N, STEP, cases[i].spans);
+        if (cases[i].edges)
+            check_edges(g, 0, cases[i].edges);
+        if (cases[i].delays)
+            check_delays(g, STEP, cases[i].delays);
+    }
 }
 
 TEST(of_many_streams_the_last_to_end_were_waited_for)
@@ -99,8 +136,7 @@ TEST(an_event_waited_for_on_the_cpu_is_the_work_before_its_record)
         wait_record(t, "Event Sync", -1, at + 40, 1001 + 10 * i, 7, 1000 + 10 * i);
     }
     struct dpro_graph *g = trace_text_graph();
-    assert_true(has_edge(g, 0, "first", 0, "cudaEventSynchronize", 0));
-    assert_false(has_edge(g, 0, "second", 0, "cudaEventSynchronize", 0));
+    check_edges(g, 0, "first > cudaEventSynchronize; second !> cudaEventSynchronize");
     assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "cudaEventSynchronize", 0)).dur_ns, 3 * US);
     assert_int_equal(replay_us(g, NULL), measured_us(g));
     /* the CPU works while second runs: it has 290 us to spare */
@@ -141,22 +177,8 @@ TEST(a_stream_wait_recorded_names_the_stream_and_the_event)
     runtime(t, "cudaStreamWaitEvent", 45, 2, 1001);
     wait_record(t, "Stream Wait Event", 9, 45, 1001, 7, 1000);
     struct dpro_graph *g = trace_text_graph();
-    assert_true(has_edge(g, 0, "a", 0, "d", 0));
-    assert_false(has_edge(g, 0, "b", 0, "d", 0)); /* launched after the event */
-    assert_false(has_edge(g, 0, "c", 0, "d", 0)); /* another stream */
-    assert_false(has_edge(g, 0, "a", 0, "e", 0)); /* did not wait */
-}
-
-TEST(a_device_wide_wait_is_for_every_stream)
-{
-    struct dpro_graph *g = trace_text_one(
-        N, STEP, "10+5 >7 20+800 long; 30+5 >8 40+500 short; 50+780 cudaDeviceSynchronize");
-    assert_true(has_edge(g, 0, "long", 0, "cudaDeviceSynchronize", 0));
-    assert_true(has_edge(g, 0, "short", 0, "cudaDeviceSynchronize", 0));
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "short=+0.2"), STEP);
-    assert_int_equal(replay_us(g, "short=+0.4"), STEP + 120); /* 40 + 900 instead of 820 */
-    assert_int_equal(replay_us(g, "long=+0.1"), STEP + 100);
+    /* launched after the event another stream did not wait */
+    check_edges(g, 0, "a > d; b !> d; c !> d; a !> e");
 }
 
 TEST(hip_calls_mean_what_their_cuda_names_do)
@@ -166,63 +188,12 @@ TEST(hip_calls_mean_what_their_cuda_names_do)
         "10+5 =1 hipLaunchKernel; >7 20+300 =1 Cijk_Ailk;"
         "20+330 =2 hipMemcpyWithStream; >7 321+20 =2 CopyDeviceToHost;"
         "360+5 =3 hipExtModuleLaunchKernel; >7 370+400 =3 relu; 380+400 hipStreamSynchronize");
-    assert_true(has_edge(g, 0, "hipLaunchKernel", 0, "Cijk_Ailk", 0));
-    assert_true(has_edge(g, 0, "CopyDeviceToHost", 0, "hipMemcpyWithStream", 1));
-    assert_true(has_edge(g, 0, "relu", 0, "hipStreamSynchronize", 0));
+    check_edges(g, 0,
+                "hipLaunchKernel > Cijk_Ailk; CopyDeviceToHost > hipMemcpyWithStream#1; relu > "
+                "hipStreamSynchronize");
     assert_int_equal(replay_us(g, NULL), STEP);
     assert_in_range(replay_us(g, "Cijk_Ailk=+0.1"), STEP + 99, STEP + 100);
     assert_int_equal(replay_us(g, "relu=+0.1"), STEP + 100);
-}
-
-TEST(a_copy_that_blocks_waits_for_its_stream_and_its_end)
-{
-    struct dpro_graph *g =
-        trace_text_one(N, STEP,
-                       "10+5 >7 20+500 gemm; 20+530 =1 cudaMemcpy;"
-                       ">7 521+20 =1 Memcpy DtoH (Device -> Pageable); 560+300 aten::after");
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "gemm=+0.1"), STEP + 100);
-    assert_int_equal(replay_us(g, "gemm=0.5"), STEP - 250);
-    assert_int_equal(replay_us(g, "Memcpy DtoH (Device -> Pageable)=+0.05"), STEP + 50);
-}
-
-TEST(a_graph_launch_starts_all_its_kernels_on_all_their_streams)
-{
-    struct dpro_graph *g = /* a forks into b1 and b2 that join in c */
-        trace_text_one(N, STEP,
-                       "10+20 =1 cudaGraphLaunch; >7 40+100 =1 a; >7 141+200 =1 b1;"
-                       ">8 141+300 =1 b2; >7 442+100 =1 c; 50+500 cudaStreamSynchronize");
-    assert_true(has_edge(g, 0, "cudaGraphLaunch", 0, "a", 0));
-    assert_true(has_edge(g, 0, "cudaGraphLaunch", 0, "b2", 0));
-    assert_true(has_edge(g, 0, "a", 0, "b2", 0));
-    assert_true(has_edge(g, 0, "b2", 0, "c", 0));
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "a=+0.1"), STEP + 100);
-    assert_int_equal(replay_us(g, "b1=+0.05"), STEP);
-    assert_int_equal(replay_us(g, "b2=+0.1"), STEP + 100);
-    assert_int_equal(replay_us(g, "c=+0.1"), STEP + 100);
-}
-
-TEST(a_driver_call_inside_a_runtime_call_launches_once)
-{
-    struct dpro_graph *g =
-        trace_text_one(N, STEP,
-                       "10+30 =1 cudaLaunchKernel; 15+20 =1 cuLaunchKernel; >7 50+400 =1 gemm;"
-                       "60+400 cudaStreamSynchronize");
-    assert_true(has_edge(g, 0, "cuLaunchKernel", 0, "gemm", 0));
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "gemm=+0.1"), STEP + 100);
-}
-
-TEST(a_launch_that_encloses_other_calls_still_launches)
-{
-    struct dpro_graph *g =
-        trace_text_one(N, STEP,
-                       "10+300 =1 cudaLaunchKernel; 15+200 =2 cuModuleLoadData; >7 320+400 =1 gemm;"
-                       "330+400 cudaStreamSynchronize");
-    assert_true(has_edge(g, 0, "cudaLaunchKernel", 1, "gemm", 0));
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "cuModuleLoadData=+0.1"), STEP + 100);
 }
 
 TEST(a_kernel_seen_before_its_launch_does_not_upset_the_replay)
@@ -303,10 +274,8 @@ static void check_subgroups(int n_with_sequence)
         transaction[rank] = dpro_graph_op(g, nth_op(g, rank, ALL_REDUCE, 0)).transaction;
     assert_true(transaction[0] == transaction[1] && transaction[2] == transaction[3] &&
                 transaction[0] != transaction[2]);
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "gemm@3=+0.1"), STEP + 100);
-    assert_int_equal(replay_us(g, "gemm@1=+0.15"), STEP); /* 200 us to spare for the world's */
-    assert_int_equal(replay_us(g, "gemm@1=+0.3"), STEP + 100);
+    /* 200 us to spare for the world's */
+    check_delays(g, STEP, "-: +0; gemm@3=+0.1: +100; gemm@1=+0.15: +0; gemm@1=+0.3: +100");
 }
 
 TEST(subgroups_wait_among_themselves_then_all_do)
@@ -361,9 +330,7 @@ TEST(a_send_and_its_receive_meet)
     assert_true(send.transaction != 0 && send.transaction == recv.transaction);
     assert_int_equal(send.dur_ns, 100 * US);
     assert_int_equal(recv.dur_ns, 100 * US); /* the other 250 were waiting for the sender */
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "gemm@0=+0.1"), STEP + 100);
-    assert_int_equal(replay_us(g, "gemm@1=+0.2"), STEP);
+    check_delays(g, STEP, "-: +0; gemm@0=+0.1: +100; gemm@1=+0.2: +0");
 }
 
 TEST(sharded_training_gathers_computes_and_scatters)
@@ -396,11 +363,9 @@ TEST(sharded_training_gathers_computes_and_scatters)
     }
     struct dpro_graph *g = trace_text_graph();
     assert_int_equal(dpro_graph_op(g, nth_op(g, 0, REDUCE_SCATTER, 0)).dur_ns, 100 * US);
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "fw1@1=+0.1"), STEP + 100);
-    assert_int_equal(replay_us(g, "fw1@0=+0.04"), STEP);
-    assert_int_equal(replay_us(g, "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevComm*)=+0.1"),
-                     STEP + 100);
+    check_delays(g, STEP,
+                 "-: +0; fw1@1=+0.1: +100; fw1@0=+0.04: +0; "
+                 "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevComm*)=+0.1: +100");
 }
 
 TEST(sends_that_cross_do_not_wait_for_their_receivers)
@@ -425,8 +390,7 @@ TEST(sends_that_cross_do_not_wait_for_their_receivers)
     struct dpro_op recv = dpro_graph_op(g, nth_op(g, 1, SEND_RECV, 1));
     assert_int_equal(recv.kind, DPRO_OP_RECV);
     assert_int_equal(recv.dur_ns, 20 * US); /* from the late sender's start on */
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "gemm@0=+0.1"), STEP + 100);
+    check_delays(g, STEP, "-: +0; gemm@0=+0.1: +100");
 }
 
 TEST(what_lies_between_two_contradictions_stays_joined)
@@ -472,15 +436,4 @@ TEST(a_checkpoint_now_and_then_stays_in_the_mean)
     assert_int_equal(measured_us(g), STEP + 200);
     assert_in_range(replay_us(g, NULL), STEP + 195, STEP + 205);
     assert_in_range(replay_us(g, "aten::mm=+0.1"), STEP + 295, STEP + 305);
-}
-
-TEST(a_loader_thread_works_ahead)
-{
-    struct dpro_graph *g =
-        trace_text_one(N, STEP,
-                       "5+30 ! enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__;"
-                       "40+900 aten::mm; 100+600 @3 aten::pin_memory");
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "aten::mm=+0.1"), STEP + 100);
-    assert_int_equal(replay_us(g, "aten::pin_memory=+0.1"), STEP); /* 300 us to spare */
 }

@@ -240,8 +240,7 @@ TEST_IN_FOLDER(a_message_behind_another_queues_on_the_link)
         /* and waiting for its turn is no part of what was seen */
         assert_int_equal(recv.seen_dur_ns, recv.dur_ns);
     }
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "receive from rank 0=2"), STEP + 140);
+    check_delays(g, STEP, "-: +0; receive from rank 0=2: +140");
 }
 
 TEST_IN_FOLDER(what_is_on_a_link_when_an_iteration_begins_holds_up_what_that_sends)
@@ -287,9 +286,8 @@ TEST_IN_FOLDER(what_a_busy_link_held_up_is_not_late_on_a_faster_one)
     static const int blocked[] = {110, 159, 209, 259}, after[] = {110, 163, 213, 263};
     struct job job = one_way(4, blocked); /* the socket took no more */
     struct dpro_graph *g = graph_of(&job);
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us2(g, "SEND=0.5", "RECV=0.5"), STEP - 100);
-    assert_int_equal(replay_us2(g, "SEND=0", "RECV=0"), STEP - 170); /* the calls take 10 us each */
+    /* the calls take 10 us each */
+    check_delays(g, STEP, "-: +0; SEND=0.5 & RECV=0.5: -100; SEND=0 & RECV=0: -170");
     job = one_way(4, after); /* and the sender was slow to notice that it took more again */
     g = graph_of(&job);
     assert_int_equal(replay_us(g, NULL), STEP);
@@ -340,9 +338,7 @@ TEST_IN_FOLDER(a_late_rank_is_waited_for_as_before)
         assert_int_equal(t.communication_ns, (10 + 6 * 55) * US);
     }
     /* a rank that comes later still makes all others later, and is not waited for twice */
-    assert_int_equal(replay_us(g, "FW@1=+0.3"), STEP + 300);
-    assert_int_equal(replay_us(g, "FW@2=+0.05"), STEP);
-    assert_int_equal(replay_us(g, "FW@2=+0.3"), STEP + 240);
+    check_delays(g, STEP, "FW@1=+0.3: +300; FW@2=+0.05: +0; FW@2=+0.3: +240");
 }
 
 TEST_IN_FOLDER(ranks_of_one_host_share_its_link_in_each_direction)
@@ -385,8 +381,7 @@ TEST_IN_FOLDER(ready_messages_that_stand_behind_data_are_messages_too)
     assert_int_equal(dpro_graph_collective(g, 0).n_messages, 3);
     assert_int_equal(check_pairs(g), 6000);
     assert_int_equal(count_ops(g, 0, "ready message from rank 1"), 2);
-    assert_true(edge_to(g, nth_op(g, 0, "ready message from rank 1", 1),
-                        nth_op(g, 0, "call that sends to rank 1", 1), 0));
+    check_edges(g, 0, "ready message from rank 1#1 > call that sends to rank 1#1");
     assert_int_equal(dpro_graph_op(g, nth_op(g, 0, "call that sends to rank 1", 1)).gap_ns, 4 * US);
     /* and of one rank keep the order with its data that they always had */
     dpro_op_id gives = nth_op(g, 0, "call that sends ready message to rank 1", 0);
@@ -394,8 +389,8 @@ TEST_IN_FOLDER(ready_messages_that_stand_behind_data_are_messages_too)
     assert_true(edge_to(g, gives, nth_op(g, 0, "call that sends to rank 1", 1), 0));
     assert_int_equal(replay_us(g, NULL), STEP);
     /* half as long, the ready message is there 100 us earlier */
-    assert_int_equal(replay_us(g, "send to rank 0=0.5"), STEP);
-    assert_int_equal(replay_us2(g, "send to rank 0=0.5", "receive from rank 1=0.5"), STEP - 100);
+    check_delays(g, STEP,
+                 "send to rank 0=0.5: +0; send to rank 0=0.5 & receive from rank 1=0.5: -100");
 }
 
 TEST_IN_FOLDER(ready_messages_that_have_the_stream_to_themselves_are_none)
@@ -557,14 +552,10 @@ TEST_IN_FOLDER(a_tree_passes_on_what_came_up_and_what_came_down)
         assert_string_equal(dpro_graph_collective(g, 0).pattern, "tree");
         assert_int_equal(dpro_graph_collective(g, 0).n_chunks, 2);
         assert_int_equal(check_pairs(g), 1200);
-        assert_true(edge_to(g, nth_op(g, 1, "receive from rank 3", 1),
-                            nth_op(g, 1, "call that sends to rank 0", 0), 0));
-        assert_true(edge_to(g, nth_op(g, 0, "receive from rank 1", 1),
-                            nth_op(g, 0, "call that sends to rank 1", 0), 0));
-        assert_true(edge_to(g, nth_op(g, 0, "receive from rank 2", 1),
-                            nth_op(g, 0, "call that sends to rank 1", 0), 0));
-        assert_true(edge_to(g, nth_op(g, 1, "receive from rank 0", 1),
-                            nth_op(g, 1, "call that sends to rank 3", 0), 0));
+        check_edges(g, 1, "receive from rank 3#1 > call that sends to rank 0");
+        check_edges(g, 0, "receive from rank 1#1 > call that sends to rank 1");
+        check_edges(g, 0, "receive from rank 2#1 > call that sends to rank 1");
+        check_edges(g, 1, "receive from rank 0#1 > call that sends to rank 3");
         assert_int_equal(replay_us(g, NULL), STEP);
         assert_int_equal(replay_us(g, "gemm@3=+0.1"), STEP + 100);
     }
@@ -628,8 +619,7 @@ TEST_IN_FOLDER(what_one_rank_of_a_node_received_another_may_send_on)
         assert_int_equal(dpro_graph_op(g, nth_op(g, r, NCCL_KERNEL, 0)).dur_ns, 5 * US);
     assert_int_equal(replay_us(g, NULL), STEP);
     /* so slower steps one way make those the other way late, three of six times */
-    assert_int_equal(replay_us2(g, "send to rank 2=1.1", "receive from rank 1=1.1"), STEP + 15);
-    assert_int_equal(replay_us(g, "COMM=2"), STEP + 305);
+    check_delays(g, STEP, "send to rank 2=1.1 & receive from rank 1=1.1: +15; COMM=2: +305");
 }
 
 TEST_IN_FOLDER(sends_and_receives_of_one_call_are_an_exchange)
@@ -713,8 +703,7 @@ TEST_IN_FOLDER(of_several_ranks_without_logs_what_came_in_may_have_gone_out_agai
                         nth_op(g, 0, "call that sends, of a rank without a log", 2), 0));
     for (int r = 0; r < 4; r++)
         assert_int_equal(dpro_graph_op(g, nth_op(g, r, "gloo:all_reduce", 0)).dur_ns, 5 * US);
-    assert_int_equal(replay_us(g, NULL), STEP);
-    assert_int_equal(replay_us(g, "FW=+0.3"), STEP + 300);
+    check_delays(g, STEP, "-: +0; FW=+0.3: +300");
 }
 
 TEST_IN_FOLDER(without_any_log_nothing_is_said)

@@ -99,20 +99,6 @@ TEST(transfers_tie_clocks)
     assert_true(n > 0 && n <= 200);
 }
 
-TEST(without_logs_collectives_tie_clocks)
-{
-    profile(0, 3, 0, 20);
-    profile(1, 3, 8000, 20);
-    profile(2, 3, 70000, 20);
-    struct dpro_graph *g = trace_text_graph();
-    assert_string_equal(clock_of(g, 1).method, "collectives");
-    assert_true(is_near(clock_of(g, 1).segments[0].offset_ns, -8 * MS, 20 * US));
-    assert_true(is_near(clock_of(g, 2).segments[0].offset_ns, -70 * MS, 20 * US));
-    /* all the evidence allows: the first to come and the last to leave */
-    assert_true(clock_of(g, 1).segments[0].uncertainty_ns > MS);
-    assert_int_equal(dpro_graph_alignment(g).violations_after, 0);
-}
-
 TEST(a_rank_without_a_log_is_tied_by_its_collectives)
 {
     const int64_t shifts[] = {0, 8000, 70000};
@@ -190,36 +176,6 @@ TEST(workers_are_tied_through_their_server)
     assert_true(dpro_graph_alignment(g).violations_before >= 400);
     assert_int_equal(dpro_graph_alignment(g).violations_after, 0);
     assert_false(has_warning(g, "tied"));
-}
-
-TEST(a_rank_that_shares_nothing_keeps_its_time)
-{
-    for (int rank = 0; rank < 2; rank++) {
-        struct trace_text *t = trace_text_begin(rank, 2);
-        for (int i = 0; i < 2; i++) {
-            trace_text_step(t, i, 1000 * i, 1000);
-            trace_text_cpu(t, "cpu_op", "aten::mm", 1, 1000 * i + 10, 100, "");
-        }
-    }
-    struct dpro_graph *g = trace_text_graph();
-    assert_string_equal(clock_of(g, 1).method, "none");
-    assert_int_equal(clock_of(g, 1).n_segments, 0);
-    assert_true(has_warning(g, "can't be tied to that of rank 0"));
-}
-
-TEST(clocks_are_used_as_recorded_when_asked)
-{
-    const int64_t shifts[] = {0, 8000};
-    for (int rank = 0; rank < 2; rank++) {
-        profile(rank, 2, shifts[rank], 20);
-        net(rank, 2, shifts, 4000);
-    }
-    struct dpro_job_options options = {.size = sizeof options, .no_align = 1};
-    struct dpro_graph *g = trace_text_graph_with(&options);
-    struct dpro_alignment alignment = dpro_graph_alignment(g);
-    assert_int_equal(clock_of(g, 1).n_segments, 0);
-    assert_true(alignment.violations_before > 0);
-    assert_int_equal(alignment.violations_after, alignment.violations_before);
 }
 
 /* ---- who shares one ---- */

@@ -274,20 +274,6 @@ static struct job *replicas_of(uint32_t dp)
     return job;
 }
 
-TEST(more_or_fewer_replicas_take_as_long_as_if_all_were_recorded)
-{
-    struct grid grid;
-    for (uint32_t recorded = 2; recorded <= 4; recorded += 2)
-        for (uint32_t dp = 1; dp <= 4; dp++) {
-            struct dpro_graph *graph = grid_of(&grid, recorded, 2);
-            struct job *job = replicas_of(recorded), *whole = replicas_of(dp);
-            int64_t all = evaluate_once(&whole->model);
-            assert_int_equal(time_of_world(graph, job, &(struct dpro_changes){.dp = dp}), all);
-            assert_int_equal(
-                time_of_world(graph, job, &(struct dpro_changes){.world_size = 2 * dp}), all);
-        }
-}
-
 static void apply_all(const struct dpro_graph *graph, const struct dpro_changes *changes,
                       struct dpro_model *model, int64_t *ns)
 {

@@ -159,34 +159,56 @@ TEST(chunks_are_counted_channel_by_channel)
 
 /* ---- graphs ---- */
 
+static const char NCCL_KERNEL[] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)";
+
+/* As gloo's transport or NCCL's proxies log it. */
+static void check_ring(int n, bool by_nccl)
+{
+    int n_steps = 2 * (n - 1);
+    struct job job = ring(n, n_steps, 50, 5, 400 / n);
+    job.by_nccl = by_nccl;
+    job.algorithm = by_nccl && n % 2 ? "RING" : NULL;
+    struct dpro_graph *g = graph_of(&job);
+    assert_int_equal(dpro_graph_n_warnings(g), 0);
+    assert_int_equal(dpro_graph_n_collectives(g), 1);
+    struct dpro_collective c = dpro_graph_collective(g, 0);
+    assert_int_equal(c.kind, DPRO_ALL_REDUCE);
+    assert_string_equal(c.pattern, "ring");
+    assert_int_equal(c.n_ranks, n);
+    assert_int_equal(c.n_messages, n * n_steps);
+    assert_int_equal(c.n_chunks, 1);
+    assert_int_equal(c.n_channels, 1);
+    assert_int_equal(check_pairs(g), n * n_steps * (400 / n));
+    assert_int_equal(replay_us(g, NULL), STEP);
+    /* the reductions stay as long as they were; all but the last, which is the transfer op */
+    assert_int_equal(replay_us(g, "COMM=2"), STEP + 50 * n_steps + 5);
+    assert_int_equal(replay_us(g, "COMM=0"), STEP - 50 * n_steps - 5);
+    assert_int_equal(replay_us(g, "COMM=+0.1"), STEP + 100);
+    assert_int_equal(replay_us(g, "COLLECTIVE=2"), STEP + 50 * n_steps + 5);
+    assert_int_equal(replay_us2(g, "SEND=2", "RECV=2"), STEP + 50 * n_steps);
+    dpro_op_id calls =
+        nth_op(g, 1, n == 2 ? "call that sends to rank 0" : "call that sends to rank 2", 1);
+    assert_true(edge_to(g, nth_op(g, 1, "receive from rank 0", 0), calls, 0));
+    assert_int_equal(dpro_graph_op(g, calls).gap_ns, 5 * US);
+    struct dpro_op last =
+        dpro_graph_op(g, nth_op(g, 0, by_nccl ? NCCL_KERNEL : "gloo:all_reduce", 0));
+    assert_int_equal(last.dur_ns, 5 * US); /* after the last message */
+    if (!by_nccl)
+        return;
+    assert_int_equal(dpro_graph_device(g, last.device).kind, DPRO_DEVICE_GPU_STREAM);
+    assert_int_equal(replay_us(g, "gemm=+0.2"), STEP + 200);
+}
+
 TEST_IN_FOLDER(a_ring_becomes_sends_and_receives_that_give_back_what_was_measured)
 {
-    for (int n = 2; n <= 5; n++) {
-        int n_steps = 2 * (n - 1);
-        struct job job = ring(n, n_steps, 50, 5, 400 / n);
-        struct dpro_graph *g = graph_of(&job);
-        assert_int_equal(dpro_graph_n_warnings(g), 0);
-        assert_int_equal(dpro_graph_n_collectives(g), 1);
-        struct dpro_collective c = dpro_graph_collective(g, 0);
-        assert_int_equal(c.kind, DPRO_ALL_REDUCE);
-        assert_string_equal(c.pattern, "ring");
-        assert_int_equal(c.n_ranks, n);
-        assert_int_equal(c.n_messages, n * n_steps);
-        assert_int_equal(c.n_chunks, 1);
-        assert_int_equal(check_pairs(g), n * n_steps * (400 / n));
-        assert_int_equal(replay_us(g, NULL), STEP);
-        /* the reductions stay as long as they were; all but the last, which is the transfer op */
-        assert_int_equal(replay_us(g, "COMM=2"), STEP + 50 * n_steps + 5);
-        assert_int_equal(replay_us(g, "COMM=0"), STEP - 50 * n_steps - 5);
-        assert_int_equal(replay_us(g, "COMM=+0.1"), STEP + 100);
-        assert_int_equal(replay_us(g, "COLLECTIVE=2"), STEP + 50 * n_steps + 5);
-        assert_int_equal(replay_us2(g, "SEND=2", "RECV=2"), STEP + 50 * n_steps);
-        for (int r = 0; r < n; r++) {
-            char path[128];
-            snprintf(path, sizeof path, "%s/rank%d.json", folder, r);
-            assert_int_equal(remove(path), 0);
-        }
-    }
+    for (int n = 2; n <= 5; n++)
+        check_ring(n, false);
+}
+
+TEST_IN_FOLDER(steps_of_nccls_proxies_are_messages_as_gloos_are)
+{
+    for (int n = 2; n <= 5; n++)
+        check_ring(n, true);
 }
 
 TEST_IN_FOLDER(a_send_waits_for_the_receive_that_it_passes_on)
@@ -495,42 +517,6 @@ TEST_IN_FOLDER(bytes_take_a_link_no_longer_than_their_messages_are_under_way)
 }
 
 /* ---- NCCL ---- */
-
-static const char NCCL_KERNEL[] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)";
-
-TEST_IN_FOLDER(steps_of_nccls_proxies_are_messages_as_gloos_are)
-{
-    for (int n = 2; n <= 5; n++) {
-        int n_steps = 2 * (n - 1);
-        struct job job = ring(n, n_steps, 50, 5, 400 / n);
-        job.by_nccl = true;
-        job.algorithm = n % 2 ? "RING" : NULL;
-        struct dpro_graph *g = graph_of(&job);
-        assert_int_equal(dpro_graph_n_warnings(g), 0);
-        assert_int_equal(dpro_graph_n_collectives(g), 1);
-        struct dpro_collective c = dpro_graph_collective(g, 0);
-        assert_int_equal(c.kind, DPRO_ALL_REDUCE);
-        assert_string_equal(c.pattern, "ring");
-        assert_int_equal(c.n_messages, n * n_steps);
-        assert_int_equal(c.n_chunks, 1);
-        assert_int_equal(c.n_channels, 1);
-        assert_int_equal(check_pairs(g), n * n_steps * (400 / n));
-        dpro_op_id calls =
-            nth_op(g, 1, n == 2 ? "call that sends to rank 0" : "call that sends to rank 2", 1);
-        assert_true(edge_to(g, nth_op(g, 1, "receive from rank 0", 0), calls, 0));
-        assert_int_equal(dpro_graph_op(g, calls).gap_ns, 5 * US);
-        /* the kernel runs on after the last of them */
-        dpro_op_id kernel = nth_op(g, 0, NCCL_KERNEL, 0);
-        assert_int_equal(dpro_graph_op(g, kernel).dur_ns, 5 * US);
-        assert_int_equal(dpro_graph_device(g, dpro_graph_op(g, kernel).device).kind,
-                         DPRO_DEVICE_GPU_STREAM);
-        assert_int_equal(replay_us(g, NULL), STEP);
-        assert_int_equal(replay_us(g, "COMM=2"), STEP + 50 * n_steps + 5);
-        assert_int_equal(replay_us(g, "COMM=0"), STEP - 50 * n_steps - 5);
-        assert_int_equal(replay_us2(g, "SEND=2", "RECV=2"), STEP + 50 * n_steps);
-        assert_int_equal(replay_us(g, "gemm=+0.2"), STEP + 200);
-    }
-}
 
 TEST_IN_FOLDER(a_tree_passes_on_what_came_up_and_what_came_down)
 {

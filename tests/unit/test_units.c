@@ -173,18 +173,6 @@ TEST(a_unit_that_frees_its_parameters_is_gathered_once_more)
         assert_int_equal((p->ops[i].work_ns + US / 2) / US, us[i]);
 }
 
-TEST(what_is_asked_for_and_there_changes_nothing)
-{
-    static const char *const names[] = {"all", "a", " a", "a,*", "?"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct asked *a = reshard(job(true), names[i]);
-        assert_int_equal(a->rc, 0);
-        assert_int_equal(a->change.n_resharded, 0);
-        assert_int_equal(a->change.n_edits, 0);
-        assert_us(&a->model, AS_RAN_US);
-    }
-}
-
 TEST(an_all_gather_goes_behind_the_copying_of_the_unit_that_asks)
 {
     static const char *const names[] = {"a", "b"};

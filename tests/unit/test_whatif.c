@@ -158,17 +158,6 @@ TEST(zero_shares_out_the_update_and_gathers_the_parameters_after_it)
         DPRO_EUSAGE);
 }
 
-TEST(what_is_asked_for_combines)
-{
-    struct job *job = new_job();
-    struct dpro_compute_change all = {2, -1, -1, DPRO_PROCESSOR_DEFAULT};
-    assert_int_equal(time_with(job, &(struct dpro_changes){.compute = &all,
-                                                           .n_compute = 1,
-                                                           .bandwidth_ratio = 2,
-                                                           .bucket_cap_bytes = MIB}),
-                     5000000 + INT64_C(5) * N * MIB);
-}
-
 TEST(more_ranks_send_more_and_wait_for_a_slower_slowest)
 {
     struct job *job = new_job();

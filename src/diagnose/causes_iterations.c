@@ -394,17 +394,21 @@ static void find_named_in_some(const struct diagnosed *d, struct cause_found *fo
     if (!more)
         return;
     bool *taken = arena_array(&arena, 2 * (size_t)g->n_ops + 1, sizeof *taken);
+    bool *any = arena_array(&arena, g->n_ranks + (size_t)1, sizeof *any);
     int64_t *most = arena_array(&arena, n + (size_t)1, sizeof *most);
     char again[40];
     EACH (const struct piece, piece, found->pieces)
         taken[piece->gap * (size_t)g->n_ops + piece->op] = true;
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t r = 0; r < g->n_ranks; r++)
+        for (uint32_t r = 0; r < g->n_ranks; r++) {
             most[i] = MAX(most[i], more[r * n + i]);
+            any[r] |= more[r * n + i] > 0;
+        }
     struct slow_ones ones = stats_slow_ones(most, g->sample_number, n);
     uint32_t part = found_part(found, map_text_key(what), "%s%s", what, tell_again(&ones, again));
     for (uint32_t r = 0; r < g->n_ranks; r++)
-        claim_longest(d, found, r, more + (size_t)r * n, taken, part, &arena);
+        if (any[r])
+            claim_longest(d, found, r, more + (size_t)r * n, taken, part, &arena);
 }
 
 void find_named(const struct diagnosed *d, struct cause_found *found, const char *what)

@@ -104,7 +104,7 @@ static size_t count_of(const struct found *found, enum nccl_event type)
     return n;
 }
 
-/* What the journal can't tell of an event: times, and the numbers of its texts. */
+/* What the journal lacks of an event: times, and the numbers of its texts. */
 #define AT(field) offsetof(struct record_nccl_event, field)
 static const struct {
     uint8_t type;

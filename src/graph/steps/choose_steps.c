@@ -234,16 +234,6 @@ void steps_leave_out_lacking(struct chooser *c)
     }
 }
 
-/* Without a GPU, whose buffers overflow, those of a whole file that have an optimizer's step. */
-bool step_is_whole(const struct rank_build *rank, uint32_t s)
-{
-    const struct step *step = &rank->steps.at[s];
-    return step->holds.n_works == 0 &&
-           (rank->steps.source == STEPS_OPTIMIZER ||
-            step->holds.n_meetings > step->holds.n_collectives) &&
-           step->window < rank->trace->n_windows && !rank->trace->windows[step->window].is_cut;
-}
-
 /* An iteration that holds less than half of what a rank's iterations usually hold was not recorded
  * to its end: a file was cut, or buffers overflowed. Nothing is to be learnt from its times. */
 void steps_leave_out_incomplete(struct chooser *c)

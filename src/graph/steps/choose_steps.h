@@ -45,10 +45,10 @@ uint32_t steps_cut_window(const struct chooser *chooser, uint32_t rank);
  * iteration is left. */
 int choose_steps(struct chooser *chooser, struct dpro_error *err);
 
+/* unusual_steps.c */
 /* Whether an iteration was recorded from begin to end, whatever it holds. */
 bool step_is_whole(const struct rank_build *rank, uint32_t s);
-
-/* unusual_steps.c: leaves out iterations at a recording's ends that are unlike the others:
+/* Leaves out iterations at a recording's ends that are unlike the others:
  * they are not timed any more. Not where iterations were chosen by --steps. */
 void unusual_steps_leave_out(struct chooser *chooser);
 

@@ -85,6 +85,16 @@ static bool lost_work(const struct judge *j)
            RANGE(j, n_lost).least < c->n_lost / 10;
 }
 
+/* Without a GPU, whose buffers overflow, those of a whole file that have an optimizer's step. */
+bool step_is_whole(const struct rank_build *rank, uint32_t s)
+{
+    const struct step *step = &rank->steps.at[s];
+    return step->holds.n_works == 0 &&
+           (rank->steps.source == STEPS_OPTIMIZER ||
+            step->holds.n_meetings > step->holds.n_collectives) &&
+           step->window < rank->trace->n_windows && !rank->trace->windows[step->window].is_cut;
+}
+
 /* Says why the step is odd; false: it is not. */
 static bool find_reason(const struct judge *j, bool first, char *text, size_t size)
 {

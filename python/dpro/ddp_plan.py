@@ -81,6 +81,10 @@ def without_buckets(plan, ddp=None):
 def use(ddp, path):
     """Gives the model the plan's buckets, if all ranks can. Returns whether it did."""
     from . import reducer
+    plan = applied.read(path)[0]
+    if plan is not None and plan.keeps_all:
+        applied.keep_own(plan, rank())
+        return False
     plan, parameters, layout, problem = prepare(ddp, path)
     if problem:
         _refuse(problem, path)
@@ -285,6 +289,9 @@ class FirstStep:
         plan = applied.read(os.environ["DPRO_PLAN"])[0]
         if plan and plan.memory.micro_batches > 1:
             _advise(plan.memory)
+        elif plan and plan.keeps_all:
+            if not _made:  # a DDP model has told of it
+                applied.keep_own(plan, rank())
         elif not _made and "horovod.torch" not in sys.modules and not (plan and plan.within_ranks):
             _refuse("%s; a plan is for the gradients of DistributedDataParallel"
                     % ("the job is a single process" if world_size() == 1 else "it has no DDP model"))

@@ -62,6 +62,7 @@ class Plan:
         self.memory, self.computing, self.units, self.prefetch = memory, computing, units, prefetch
         self.of_modules = _of_modules(memory, computing, units)
         self.within_ranks = self.of_modules or memory.micro_batches > 1  # it says something else than of buckets
+        self.keeps_all = is_own and not buckets and not self.within_ranks
         self.changes_heap = memory.micro_batches > 1 or _of_modules(memory, computing, ())
         text = repr((stack, world_size, models, [vars(bucket) for bucket in buckets], compression, by_settings, n_servers,
                      memory.recompute, memory.micro_batches, vars(computing), *(vars(unit) for unit in units), prefetch))

@@ -46,13 +46,15 @@ static void add_parameter(struct make_maker *m, uint32_t tensor, const char *nam
               m->model->tensors[tensor].size_bytes);
 }
 
-/* The model's parameters that are in a bucket, in the model's order. */
+/* The model's parameters that are in a bucket, in the model's order. One that sends nothing, as the
+ * only rank does, is no model of a plan. */
 static void add_recorded_model(struct make_maker *m, const struct recording *recording,
                                uint32_t number)
 {
     const struct strtab *names = &m->trace->names;
     const struct recorded_model *from = &recording->models.at[number];
     SCRATCH bool *used = mem_array(from->n_parameters, sizeof *used);
+    size_t n_before = m->plan->parameters.n;
     array_push(&m->plan->models, make_intern(m, strtab_get(names, from->name)));
     for (uint32_t b = from->first_bucket; b < from->first_bucket + from->n_buckets; b++) {
         const struct recorded_bucket *bucket = &recording->buckets.at[b];
@@ -72,6 +74,8 @@ static void add_recorded_model(struct make_maker *m, const struct recording *rec
         if (tensor != UINT32_MAX)
             add_parameter(m, tensor, name);
     }
+    if (m->plan->parameters.n == n_before)
+        m->plan->models.n--;
 }
 
 /* The models as the recorder wrote them. Of a trace that it did not write, all gradients in the

@@ -2,6 +2,7 @@
 trains to the same numbers."""
 import json
 import os
+import subprocess
 
 import live
 
@@ -202,6 +203,21 @@ end()
         self.assert_untouched(run, body)
         self.assertEqual(len(run.said), 1, run.said)
         self.assertIn("single process", run.said[0])
+
+    def test_a_plan_of_the_only_rank_names_no_model_and_keeps_what_the_job_does(self):
+        """DDP has buckets there, and sends none."""
+        alone = dict(self.pair_environment(), WORLD_SIZE="1", RANK="0")
+        body = "dist.init_process_group('gloo')\nmodel = DDP(net())\n" \
+               "train(model, torch.optim.SGD(model.parameters(), lr=0.05), 30)\nend()\n"
+        self.assert_ran(self.ranks(body, 1, **alone))
+        done = subprocess.run([live.DPRO, "optimize", self.trace, "-q", "--allow", "bf16,assumed", "-o", self.path("plan")],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(self.path("plan", "plan.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["job"]["models"], [])
+        for script in (body, body.replace("dist.init_process_group('gloo')\nmodel = DDP(net())", "model = net()")):
+            run = self.ranks(script, 1, dpro=False, DPRO_PLAN=self.path("plan"), PYTHONPATH=live.SITE, **alone)
+            self.assertEqual(run.said, ["dpro: the plan keeps what the job does by itself: nothing is changed"])
 
     def test_apply_wraps_a_bare_model_and_profile_records_the_plans_buckets(self):
         body = MODES + """

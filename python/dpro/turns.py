@@ -39,7 +39,7 @@ class Turns:
         self.turns = []             # that are over
         self.compile_ns = []        # steps in which some rank compiled
         self.now = BASELINE         # what the job trains with
-        self.measures_peaks = False  # of memory on a CPU, in two more steps behind each strategy's first turn
+        self.measures_peaks = False  # of memory of all on a CPU, behind their first turns
         self._models = []           # (DDP model, layouts by strategy) of each model that is switched
         self._caps = {}             # by strategy
         self._paths = {}            # of plans, by strategy
@@ -118,6 +118,10 @@ class Turns:
 
     def changes_heap(self, paths):
         return not on_gpu() and any(applied.read(paths[name])[0].changes_heap for name in self._within_ranks)
+
+    @property
+    def switches_within_ranks(self):
+        return bool(self._within_ranks)
 
     @property
     def model_names(self):
@@ -334,11 +338,18 @@ class Turns:
             "bucket_bytes": [size for ddp, _ in self._models for size in reducer.bucket_bytes(ddp)]})
         if on_gpu() and self._peak:
             self.turns[-1]["peak_bytes"], self._peak = self._peak.bytes(), None
-        elif (self._within_ranks or self.measures_peaks) and self.now not in self._peaks:  # not among what is timed
+        elif self._wants_peak():  # not among what is timed
             self._peaks.add(self.now)
             self._peak = self._watch_peak()
         if self._peak is None:
             self._turn_is_over()
+
+    def _wants_peak(self):
+        """On a CPU, where that takes two more steps under a profiler: once of what may hold more or less than the job, and of the job,
+        if the first block has not put it out."""
+        if self.now in self._peaks or on_gpu():
+            return False
+        return self.measures_peaks or self._n_blocks > 1 and bool(self._within_ranks) and self.now in (BASELINE, *self._within_ranks)
 
     def _peak_step(self):
         self._peak.step_ended()

@@ -87,6 +87,7 @@ class Verification(verify_file.Timed):
         if self._turns.changes_heap({strategy.name: strategy.path for strategy in self._strategies}):
             report.say("heap", "on a CPU, a turn with modules compiled, recomputed or in 16 bits leaves a heap that changes the "
                                "time of the next turn; --turns runs avoids this", self._rank)
+        self._turns.measures_peaks = self._turns.switches_within_ranks
         self._write(False)  # a job that is killed is not taken for one without training
         self._turns.begin(self._step)
 

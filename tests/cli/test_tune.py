@@ -240,6 +240,26 @@ class Room(Case):
                 one.now, cuda.max_memory_allocated = "recompute", lambda: 1 << 30  # what another plan holds is not what the job does
                 self.assert_room(one, fits, "the GPU has 3.50 GiB left")
 
+    def test_on_a_cpu_peaks_take_steps_only_of_what_may_hold_otherwise_and_is_still_in(self):
+        one = turns.Turns(None, 4, 2)
+        one._within_ranks = {"compile": ((), 1)}
+        names = [turns.BASELINE, "cap-2", "compile"]
+
+        def wanted():
+            found = []
+            for one.now in names:
+                found += [one.now] if one._wants_peak() else []
+            return found
+
+        one._n_blocks = 1
+        self.assertEqual(wanted(), [])
+        one._n_blocks = 2
+        self.assertEqual(wanted(), [turns.BASELINE, "compile"])
+        one._n_blocks, one.measures_peaks = 1, True  # as --memory asks, and dpro verify
+        self.assertEqual(wanted(), names)
+        one._peaks = {"cap-2"}
+        self.assertEqual(wanted(), [turns.BASELINE, "compile"])
+
     def test_so_is_one_for_which_the_host_or_the_process_has_none(self):
         status = {"VmHWM": 4 << 30, "VmRSS": 3 << 30, "VmSize": 5 << 30, "VmPeak": 6 << 30, "VmData": 2 << 30}
         for available, limits, left in ((10, {}, 4), (9, {}, 3.5), (10, {resource.RLIMIT_AS: 9}, 3), (10, {resource.RLIMIT_DATA: 6}, 3),

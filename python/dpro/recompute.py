@@ -7,7 +7,7 @@ import threading
 import torch
 import torch.utils.checkpoint
 
-from . import module_marks, module_state, module_ways, modules, recompute_trial
+from . import backward_again, module_marks, module_state, module_ways, modules, recompute_trial
 
 _problem = None  # why nothing is recomputed any more
 _when_given_up = None
@@ -73,7 +73,8 @@ def recomputed(below, module, args, kwargs, kept=()):
 
 def _others_hooks():
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return top is not None and top(True) is not None
+    hooks = top(True) if top is not None else None
+    return hooks is not None and not backward_again.is_own(hooks[0])
 
 
 @contextlib.contextmanager

@@ -56,6 +56,8 @@ class Turns:
         self._times = None          # of the turn's steps; before the first turn: None
         self._gradients, self._checks = {}, []  # what was found of each strategy, of each model; while it is found
         self._peak = None           # while it is measured
+        self._watch = None          # of backward passes, in the first steps of a strategy
+        self._watched = {BASELINE}  # strategies that had them
         self._problem = None        # what the strategy that trains turned out not to do
         self._own_peak = 0          # the most that a GPU's allocator has given the job as it is
 
@@ -112,6 +114,18 @@ class Turns:
         """What turned out not to be possible: the ranks learn of it when they ask each other the next time."""
         self._problem = problem
 
+    def _begin_watch(self):
+        """Memory runs out in the first steps of a strategy, if ever."""
+        if self.now not in self._watched:
+            from . import backward_again
+            self._watched.add(self.now)
+            self._watch = backward_again.watch(self._session.job.find_models(self._session.sources), self._gave_up)
+
+    def _end_watch(self):
+        watch, self._watch = self._watch, None
+        if watch:
+            watch.stop()
+
     def knows(self, name):
         """Whether the job can be switched to it."""
         return name == BASELINE or name in self._within_ranks or name in self._caps or any(name in found for _, found in self._models)
@@ -141,6 +155,7 @@ class Turns:
         """To what all ranks train with from now on. Returns None, or the name of the strategy that does not go, and why; the job is
         as it was before or, where some rank could not make it, as it is by itself."""
         before = self.now
+        self._end_watch()
         problem, self._problem = self._ask("step %d: %s" % (self._step, name), self._problem, DIFFERS), None
         if problem:
             return before, problem
@@ -179,8 +194,9 @@ class Turns:
                 ddp_plan.cut(ddp, layouts[name])
 
     def _check_memory(self, plan):
-        """What runs out of memory in a step's backward pass ends the job: other ranks wait for gradients that were half computed. So a
-        plan needs room for what it is expected to hold more than the job, and for what that may be off by."""
+        """Not every backward pass that runs out of memory can be made again (backward_again.py), and then the job ends: other ranks wait
+        for gradients that were half computed. So a plan needs room for what it is expected to hold more than the job, and for what
+        that may be off by."""
         cuda = on_gpu() and sys.modules["torch"].cuda
         if cuda and self.now == BASELINE:
             self._own_peak = max(self._own_peak, cuda.max_memory_allocated())
@@ -214,6 +230,7 @@ class Turns:
         if self._peak:
             self._peak.stop()
             self._peak = None
+        self._end_watch()
         for check in self._checks:
             check.stop()
         problem, self._checks = None, []
@@ -261,6 +278,8 @@ class Turns:
         if self._n > self.n_settle:
             self._times.append(now - self._before_ns)
         if self._n == self.n_settle:
+            if not self._problem:  # else it may come again
+                self._end_watch()
             now = self._begin_ns = self._device_done()
             self._faults = memory.page_faults()
             if on_gpu():
@@ -299,6 +318,7 @@ class Turns:
         del self._left[0]
         self._n, self._times = 0, []
         self._begin_check()
+        self._begin_watch()
         self._before_ns = time.perf_counter_ns()
 
     def _begin_check(self):

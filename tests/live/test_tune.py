@@ -112,10 +112,20 @@ if PLAN != "-":
         told = found(search)
         plan = dict(told["own"], computation={"compile": [], "bf16": ["1"], "changes_numerics": True})
         memory = {"recompute": [], "micro_batches": 1, "budget_bytes": None, "baseline_peak_bytes": 1 << 20, "peak_bytes": 1 << 50}
+        other = dict(plan, computation={"compile": [], "bf16": ["2"], "changes_numerics": True})
         told["finalists"] += [{"name": name, "path": "/%s.json" % name, "plan": plan, "promised_pct": 0.0, "promised_half_pct": 9.0}
-                              for name, plan in (("bf16", plan), ("large", dict(plan, memory=memory)))]
+                              for name, plan in (("bf16", plan), ("large", dict(plan, memory=memory)), ("backward", other))]
         return told
+    tried = []
+    def no_room(gradient):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8 bytes")
     def run_out(way, *args):
+        if way.name == "2":
+            result = run(way, *args)
+            tried.append(way)
+            if RANK == 1 and len(tried) == 2:  # the first was the trial
+                result.register_hook(no_room)
+            return result
         calls.append(way)
         if IN_FORWARD and len(calls) == 4:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
@@ -226,7 +236,9 @@ class Tune(live.Case):
     def test_what_runs_out_of_memory_within_a_step_is_out_and_the_step_goes_on(self):
         run, told = self.tune("IN_FORWARD = True\n" + OUT_OF_MEMORY, 2000)
         names = told["race"]["names"]
-        self.assertEqual((told["complete"], names["bf16"]["kind"], names["large"]["kind"]), (True, "failed", "failed"))
+        self.assertEqual([names[name]["kind"] for name in ("bf16", "large", "backward")], ["failed"] * 3)
+        self.assertTrue(told["complete"])
+        self.assertIn("tune: backward is out: rank 1: its backward pass ran out of memory, and was made again without it: ", run.err)
         self.assertRegex(run.err, "tune: large is out: rank 0: .*it is expected to hold 1048576.00 GiB more than the job, give or take .*, "
                                   "and a rank here has .* left")
         self.assertIn("tune: bf16 is out: rank 0: 1 ran out of memory: RuntimeError: DefaultCPUAllocator: can't allocate memory: ", run.err)

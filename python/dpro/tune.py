@@ -291,7 +291,8 @@ class Tuning(Session):
     def _write_files(self, complete, cost_pct, problem, text):
         state = self._race.state()
         finalist = self._finalist(state["winner"])
-        files.Folder.write_json(os.path.join(self._out, "plan.json"), finalist["plan"] if finalist else self._told["own"])
+        plan = corrected(finalist["plan"], state["names"][finalist["name"]]) if finalist else self._told["own"]
+        files.Folder.write_json(os.path.join(self._out, "plan.json"), plan)
         finalists = [{key: value for key, value in finalist.items() if key != "plan"} for finalist in self._told["finalists"]]
         told = finite({
             "schema": "dpro.tune/1", "dpro": __version__, "complete": complete, "problem": problem, "world_size": self._world_size,
@@ -382,6 +383,20 @@ class Tuning(Session):
             self._leave()
         except Exception:
             pass
+
+
+def corrected(plan, found):
+    """The plan with what is expected of it since it was measured: the model's promise and the turns', each by how sure it is."""
+    expected, half = plan.get("expected"), 1.96
+    std = found["std_pct"] / (100 - found["saves_pct"])
+    if not expected or not math.isfinite(std) or not expected.get("uncertainty_pct"):
+        return plan
+    told = ((math.log(expected["iteration_ms"] / expected["baseline_ms"]), (100 * half / expected["uncertainty_pct"]) ** 2),
+            (math.log1p(-found["saves_pct"] / 100), 1 / std ** 2))
+    weight = sum(weight for _, weight in told)
+    ratio = math.exp(sum(log * weight for log, weight in told) / weight)
+    return dict(plan, expected=dict(expected, iteration_ms=round(ratio * expected["baseline_ms"], 6), speedup=round(1 / ratio, 6),
+                                    uncertainty_pct=round(100 * half / math.sqrt(weight), 3)))
 
 
 def finite(value):

@@ -1,5 +1,6 @@
 """dpro tune: what the job is given, and the search beside it, with stand-ins for both. Real jobs are in tests/live/test_tune.py."""
 import io
+import math
 import os
 import resource
 import shutil
@@ -211,6 +212,17 @@ class Told(Case):
             {"parameters": ["x of model 1"], "size_bytes": 8}, {"parameters": ["y", "x"], "size_bytes": 12}])
         self.assertEqual([(bucket["model"], bucket["parameters"]) for bucket in own["communication"]["buckets"]], [
             (1, ["x"]), (0, ["y", "x"])])
+
+    def test_the_plan_that_is_kept_expects_what_its_promise_and_the_turns_say_together(self):
+        plan = {"expected": {"baseline_ms": 200.0, "iteration_ms": 180.0, "speedup": 1.111, "uncertainty_pct": 19.6}, "job": {}}
+        told = {std: tune.corrected(plan, {"saves_pct": 20.0, "std_pct": std})["expected"] for std in (0.08, 8.0, math.inf)}
+        self.assertEqual(told[math.inf], plan["expected"])  # one block alone, which tells nothing of its error
+        self.assertAlmostEqual(told[0.08]["iteration_ms"], 160, delta=0.1)
+        self.assertAlmostEqual(told[0.08]["uncertainty_pct"], 0.196, delta=0.01)
+        self.assertAlmostEqual(told[8.0]["iteration_ms"], (180 * 160) ** 0.5, delta=0.1)  # both are 10 % unsure
+        self.assertAlmostEqual(told[8.0]["uncertainty_pct"], 19.6 / 2 ** 0.5, delta=0.1)
+        self.assertAlmostEqual(told[8.0]["speedup"], 200 / told[8.0]["iteration_ms"], places=5)
+        self.assertEqual(tune.corrected({"expected": None}, {"saves_pct": 20.0, "std_pct": 1.0}), {"expected": None})
 
     def test_what_a_finalist_saves_or_costs_is_told_once_its_interval_tells_something(self):
         for mean, low, high, told in ((17.24, 12.1, 21.8, "saves 17.2 % (12.1 to 21.8)"),

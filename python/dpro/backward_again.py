@@ -5,6 +5,7 @@ stay, the others follow through the same nodes, so that DDP communicates as ever
 The first pass's activations make room first. They are kept in boxes, by hooks for saved tensors, in the steps that are watched."""
 import contextlib
 import functools
+import sys
 import weakref
 
 import torch
@@ -36,6 +37,13 @@ def _pack(boxes, tensor):
     return box
 
 
+def _n_sent():
+    """Collectives so far, of each process group."""
+    dist = sys.modules.get("torch.distributed")
+    groups = list(dist.distributed_c10d._world.pg_map) if dist is not None and dist.is_available() and dist.is_initialized() else []
+    return [group._get_sequence_number_for_group() for group in groups if hasattr(group, "_get_sequence_number_for_group")]
+
+
 class _Call:
     """Of a model's forward, with all that another call needs to give the same."""
 
@@ -47,6 +55,7 @@ class _Call:
         self.buffers = [(part, name, part._buffers[name].detach().clone()) for part, name in module_state.buffers_of(module)]
         kinds = {t.device.type for t in self._tensors} | {"cpu"}
         self._autocasts = [(kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind)]
+        self._sent, self._is_alone = _n_sent(), False
         self._hooks = torch.autograd.graph.saved_tensors_hooks(functools.partial(_pack, boxes), _unpack)
         self._hooks.__enter__()
 
@@ -54,11 +63,13 @@ class _Call:
         return [t._version for t in self._tensors]
 
     @property
-    def is_unchanged(self):
-        return self._now() == self._versions and not any(t.requires_grad and not t.is_leaf for t in self._tensors)
+    def is_repeatable(self):
+        """By this rank alone: other ranks would not take part in what is communicated."""
+        return self._is_alone and self._now() == self._versions and not any(t.requires_grad and not t.is_leaf for t in self._tensors)
 
     def returned(self, result):
         self._hooks.__exit__()
+        self._is_alone = _n_sent() == self._sent
         self.outs = _trained(result)
         for n, out in enumerate(self.outs):
             out.register_hook(functools.partial(self.gradients.__setitem__, n))
@@ -158,7 +169,7 @@ class Watch:
 
     def _is_fit(self, calls, tensors):
         tensors = [tensors] if type_is(tensors, torch.Tensor) else list(tensors)
-        return (len(calls) == 1 and calls[0].gradients and calls[0].is_unchanged
+        return (len(calls) == 1 and calls[0].gradients and calls[0].is_repeatable
                 and all(type_is(t, torch.Tensor) for t in tensors) and not _leads_elsewhere(tensors, calls[0].outs))
 
     def _make_again(self, call):
@@ -179,9 +190,9 @@ class Watch:
 
 def watch(models, gave_up):
     """A Watch, None where a pass can't be made again by one rank alone: FSDP's ranks gather parameters together in it, and of what
-    compilers and hooks of the job do in it nothing is known."""
+    compilers, hooks of the job and Horovod do in it nothing is known."""
     ddp_class, found = model.ddp_class(), list(models)
-    if len(found) != 1:
+    if len(found) != 1 or "horovod.torch" in sys.modules:
         return None
     ddp = found[0] if ddp_class and type_is(found[0], ddp_class) else None
     module = ddp.module if ddp else found[0]

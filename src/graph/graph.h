@@ -34,6 +34,9 @@ enum graph_op_flag {
     COLUMN(ROW, bool, in_16_bits, FLAG, "the job computes in 16 bits already")                     \
     COLUMN(ROW, uint32_t, n_micro_batches, NUMBER,                                                 \
            "micro-batches whose gradients it adds up before an update; 0: not known")              \
+    COLUMN(ROW, uint32_t, fewest_micro_batches, NUMBER,                                            \
+           "of these, in the iteration that has fewest; 0: in none are they known")                \
+    COLUMN(ROW, uint32_t, most_micro_batches, NUMBER, "and in the one that has most")              \
     COLUMN(ROW, int64_t, unmatched_ns, NS,                                                         \
            "of its GPU's work, mean: what only some iterations have")                              \
     COLUMN(ROW, uint64_t, gradient_bytes, BYTES,                                                   \

@@ -122,6 +122,7 @@ static void write_parts(struct writer *w, const struct report_facts *f)
     bool of_pipeline = has_pipeline && pipeline->n_micro_batches > 0;
     uint32_t n = of_pipeline ? pipeline->n_micro_batches : f->n_micro_batches;
     writer_fields(w, INT_IF("micro_batches", n > 0, n),
+                  INT_IF("fewest_micro_batches", !of_pipeline && n > 0, f->fewest_micro_batches),
                   INT_IF("stages_a_rank", of_pipeline, pipeline->n_chunks),
                   TEXT("schedule", *schedule ? schedule : NULL),
                   TEXT("pipeline_note", has_pipeline ? pipeline->unknown : NULL));

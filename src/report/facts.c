@@ -416,8 +416,14 @@ void facts_sum(struct report_facts *f, const struct dpro_report *report)
     find_busiest(f);
     sum_comms(f);
     parallel_sum(f);
-    for (uint32_t r = 0; r < f->n_ranks && f->parallel.pipeline.dimension == DPRO_NO_DIMENSION; r++)
-        f->n_micro_batches = MAX(f->n_micro_batches, report->graph->ranks[r].n_micro_batches);
+    for (uint32_t r = 0; r < f->n_ranks && f->parallel.pipeline.dimension == DPRO_NO_DIMENSION;
+         r++) {
+        const struct graph_rank *rank = &report->graph->ranks[r];
+        f->n_micro_batches = MAX(f->n_micro_batches, rank->most_micro_batches);
+        if (rank->fewest_micro_batches > 0)
+            f->fewest_micro_batches =
+                MIN(f->fewest_micro_batches - 1, rank->fewest_micro_batches - 1) + 1;
+    }
     sum_predicted(f);
     find_contradiction(f);
     sum_recorded(f);

@@ -137,8 +137,9 @@ struct report_facts {
     double daydream_error_pct;     /* NAN: not comparable */
     struct dpro_validation validation;
 
-    uint32_t n_micro_batches; /* whose gradients are added up before an update, the most of a rank;
-                                 0: not known, or of a pipeline */
+    uint32_t n_micro_batches, /* whose gradients are added up before an update, the most of a rank's
+                                 iteration; 0: not known, or of a pipeline */
+        fewest_micro_batches; /* the fewest; as above */
 
     struct dpro_unprofiled unprofiled;
     double overhead_pct;         /* of the profiler; measured against unprofiled */

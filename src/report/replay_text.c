@@ -113,11 +113,14 @@ static void write_breakdown(struct writer *w, const struct report_facts *f)
                         "tracing made iterations %s longer: all times are scaled to the %u steps "
                         "without it",
                         TIME(f->report->profiler_ns), f->job.n);
+    char fewest[20] = "";
+    if (f->fewest_micro_batches < f->n_micro_batches)
+        snprintf(fewest, sizeof fewest, "%u to ", f->fewest_micro_batches);
     if (f->n_micro_batches > 1)
         table_paragraph(w, "", 2,
-                        "%u micro-batches an iteration: as many forward and backward passes before "
-                        "an update",
-                        f->n_micro_batches);
+                        "%s%u micro-batches an iteration: as many forward and backward passes "
+                        "before an update",
+                        fewest, f->n_micro_batches);
     if (strcmp(f->framework, "jax") == 0 || strcmp(f->framework, "xla") == 0)
         table_wrapped(w, "", 2,
                       "XLA's programs do not distinguish forward, backward and update: all "

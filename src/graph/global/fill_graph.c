@@ -278,6 +278,17 @@ static void fill_cycles(struct assembly *a)
             (struct graph_reduction){fusion->samples[i].size_bytes, fusion->samples[i].took_ns};
 }
 
+static void fill_micro_batches(struct graph_rank *to, const struct rank_build *rank)
+{
+    to->n_micro_batches = rank->steps.at[rank->steps.reference].n_micro_batches;
+    for (uint32_t s = 0; s < rank->n_samples; s++) {
+        uint32_t n = rank->steps.at[rank->sample_step[s]].n_micro_batches;
+        if (n > 0 && (to->fewest_micro_batches == 0 || n < to->fewest_micro_batches))
+            to->fewest_micro_batches = n;
+        to->most_micro_batches = MAX(to->most_micro_batches, n);
+    }
+}
+
 static void fill_ranks(struct assembly *a)
 {
     struct dpro_graph *g = a->graph;
@@ -297,7 +308,7 @@ static void fill_ranks(struct assembly *a)
         g->ranks[n].in_16_bits = rank->in_16_bits;
         g->hides_phases |= rank->hides_phases;
         g->ranks[n].unmatched_ns = rank->unmatched_ns;
-        g->ranks[n].n_micro_batches = rank->steps.at[rank->steps.reference].n_micro_batches;
+        fill_micro_batches(&g->ranks[n], rank);
         g->ranks[n].n_message_ops = a->first_op[r + 1] - a->first_message[r];
         if (r < a->join->n_ranks && rank->pace.track != NO_ID) {
             g->ranks[n].on_device = true;

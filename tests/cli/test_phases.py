@@ -276,6 +276,17 @@ class Unmarked(Case):
             self.assert_iterations(self.make(less, 12), 12, 3.25 * 30 + 4)
             self.assert_iterations(self.make(lambda i: less(i + 4 * (i > 0 and light == 0)), 4), 4, 3.25 * 30 + 4)
 
+    def test_micro_batches_may_be_more_in_some_iterations(self):
+        def accumulates(i):
+            for _ in range(2 + i % 3):
+                self.train()
+            self.update(True)
+
+        folder = self.make(accumulates, 12)
+        facts = self.assert_iterations(folder, 12, 3 * 30 + 4)
+        self.assertEqual((facts["fewest_micro_batches"], facts["micro_batches"]), (2, 4))
+        self.assertIn("2 to 4 micro-batches an iteration", dpro("replay", folder).out)
+
     def test_a_range_that_holds_several_updates_is_an_iteration(self):
         def plays(i):
             begin = self.now
@@ -305,6 +316,22 @@ class Unmarked(Case):
         cause = next(cause for cause in self.assert_json("diagnose", folder)["causes"] if cause["cause"] == "slow_iterations")
         self.assertEqual(cause["parts"][0]["what"], "aten::linear, every 4 iterations")
         self.assertNotIn("warming up", cause["next_step"])
+
+    def test_a_rollout_of_any_length_leads_up_to_its_update(self):
+        """So do several ops of one name, such as those that load a batch."""
+        for ops in (lambda i: 10 + i % 3, lambda _: 2):
+            def plays(i, ops=ops):
+                for _ in range(ops(i)):
+                    self.call("aten::randn", 1000)
+                self.train()
+                self.update(True)
+
+            mean = sum(map(ops, range(9))) / 9
+            facts = self.assert_iterations(self.make(plays), 9, mean + 34)
+            for i, ms in enumerate(facts["measured"]["per_iteration_ms"]):
+                self.assertAlmostEqual(ms, ops(i) + 34, delta=0.1)
+            self.assertAlmostEqual(facts["ranks"][0]["update_ms"], 4, delta=0.1)
+            self.assertAlmostEqual(facts["ranks"][0]["forward_ms"], mean + 10, delta=0.4)
 
     def test_an_evaluation_joins_no_steps_that_are_updated_by_hand(self):
         """Into parameters, or as functions of the old ones; where all passes are updated, nothing is accumulated."""
@@ -391,6 +418,7 @@ class Unmarked(Case):
             self.call("Optimizer.zero_grad#AdamW.zero_grad", 100, cat="user_annotation")
 
         def scales(i):
+            self.call("aten::randn", 1000)
             zero(self)
             self.train()
             if i % 4 != 1:
@@ -402,7 +430,8 @@ class Unmarked(Case):
                 self.train()
             self.update(True)
 
-        facts = self.assert_iterations(self.make(scales, 12), 12, 30.1 + 4 * 3 / 4)
+        facts = self.assert_iterations(self.make(scales, 12), 12, 31.1 + 4 * 3 / 4)
+        self.assertAlmostEqual(facts["ranks"][0]["forward_ms"], 11, delta=0.1)  # what comes before zero_grad, too
         self.assertNotIn(facts["micro_batches"], range(2, 100))
         self.assertIsNone(facts["steps"]["updates"])
         self.assertIn("12 of them, 3 of them without an update;", " ".join(facts["warnings"]))

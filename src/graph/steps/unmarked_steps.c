@@ -27,42 +27,29 @@ struct gap {
 };
 typedef ARRAY(struct gap) gap_array;
 
-/* How many spans of a name lie in a gap and in no op; *at_ns: the start of the last one or, if
- * asked for, of the first one. */
+/* How many spans of a name lie in a gap and in no op; *at_ns: the start of the last-th from the
+ * end, or of the first one if they are less than twice as many. */
 static size_t count_in_gap(const struct training *t, const struct gap *gap, uint32_t name,
-                           bool first, int64_t *at_ns)
+                           size_t last, int64_t *at_ns)
 {
     const struct trace_span *spans = t->rank->trace->spans + main_track(t)->first;
     uint32_t n_spans = main_track(t)->n;
     uint32_t i = LOWER_BOUND(k, 0, n_spans, spans[k].start_ns < gap->from_ns);
-    size_t n = 0;
+    SCRATCH i64_array starts = {0};
     for (; i < n_spans && spans[i].start_ns <= gap->to_ns; i++)
-        if (spans[i].name == name && !training_in_work(t->rank->trace, &spans[i]) &&
-            (n++ == 0 || !first))
-            *at_ns = spans[i].start_ns;
-    return n;
-}
-
-/* In how many gaps a name comes; *n_once: once. */
-static size_t count_gaps(const struct training *t, const gap_array *gaps, uint32_t name,
-                         size_t *n_once)
-{
-    size_t found = 0;
-    int64_t ns;
-    *n_once = 0;
-    EACH (const struct gap, gap, *gaps) {
-        size_t n = count_in_gap(t, gap, name, false, &ns);
-        *n_once += n == 1;
-        found += n > 0;
-    }
-    return found;
+        if (spans[i].name == name && !training_in_work(t->rank->trace, &spans[i]))
+            array_push(&starts, spans[i].start_ns);
+    if (starts.n > 0 && at_ns)
+        *at_ns = starts.at[starts.n < 2 * last ? 0 : starts.n - last];
+    return starts.n;
 }
 
 /* Iterations begin with the first op or range of the window that comes in nine of ten gaps, and
- * once in most; `ends` has where each gap's iteration ends by that. Where it comes several times,
- * as a validation pass loads batches, too, that is the last one. But if the window begins with what
- * comes in some gaps only, or with it several times, that leads up to an iteration, as a rollout
- * does: then these gaps' iterations begin with it. */
+ * once in most; the very first may come several times, but less than twice as often as before the
+ * first pass. `ends` has where each gap's iteration ends by that. Where it comes more often, as a
+ * validation pass loads batches, too, the last ones begin the next iteration. But if the window
+ * begins with what comes in some gaps only, that leads up to an iteration, as a rollout does: then
+ * these gaps' iterations begin with it. */
 static void find_heads(const struct training *t, const gap_array *gaps, i64_array *ends)
 {
     enum { MOST_TRIED = 50 };
@@ -71,24 +58,31 @@ static void find_heads(const struct training *t, const gap_array *gaps, i64_arra
     int64_t until_ns = t->passes.n > 0 ? t->passes.at[0].start_ns : INT64_MAX, ns;
     struct gap before = {window_start_ns(t), until_ns, 0};
     uint32_t head = NO_ID, lead = NO_ID;
+    size_t n_head = 0, n_lead = 0;
     for (size_t n_tried = 0; span < end && head == NO_ID && n_tried < MOST_TRIED; span++) {
-        size_t once;
         if (span->window != t->window || span->kind > SPAN_ANNOTATION ||
             training_in_work(t->rank->trace, span))
             continue;
         if (span->start_ns > until_ns)
             break;
-        size_t found = count_gaps(t, gaps, span->name, &once);
-        if (n_tried++ == 0 && found * 2 <= gaps->n)
+        size_t n_before = count_in_gap(t, &before, span->name, 1, NULL), found = 0, n_few = 0;
+        EACH (const struct gap, gap, *gaps) {
+            size_t n = count_in_gap(t, gap, span->name, 1, NULL);
+            found += n > 0;
+            n_few += n > 0 && n < 2 * (n_tried == 0 ? n_before : 1);
+        }
+        if (n_tried++ == 0 && found * 2 <= gaps->n) {
             lead = span->name;
-        if (found >= gaps->n - gaps->n / 10 && once * 2 > gaps->n)
+            n_lead = n_before;
+        }
+        if (found >= gaps->n - gaps->n / 10 && n_few * 2 > gaps->n) {
             head = span->name;
+            n_head = n_before;
+        }
     }
-    if (head != NO_ID && count_in_gap(t, &before, head, false, &ns) > 1)
-        lead = head;
     EACH (const struct gap, gap, *gaps) {
-        bool found = (lead != NO_ID && count_in_gap(t, gap, lead, true, &ns) > 0) ||
-                     (head != NO_ID && count_in_gap(t, gap, head, false, &ns) > 0);
+        bool found = (lead != NO_ID && count_in_gap(t, gap, lead, n_lead, &ns) > 0) ||
+                     (head != NO_ID && count_in_gap(t, gap, head, n_head, &ns) > 0);
         array_push(ends, found ? ns : gap->otherwise_ns);
     }
 }
@@ -96,19 +90,22 @@ static void find_heads(const struct training *t, const gap_array *gaps, i64_arra
 /* ---- the optimizer's steps ---- */
 
 /* An iteration goes on after its step to the next one's head, the last one to the window's end, so
- * that what it waits for is its own. */
-static void end_at_heads(const struct training *t, step_part_array *parts)
+ * that what it waits for is its own. One cut where gradients are zeroed may have begun before. */
+static void end_at_heads(const struct training *t, step_part_array *parts, bool at_start)
 {
     SCRATCH gap_array gaps = {0};
     SCRATCH i64_array ends = {0};
     for (size_t i = 0; i < parts->n; i++) {
-        int64_t step_ns = parts->at[i].end_ns;
-        size_t next = LOWER_BOUND(k, 0, t->passes.n, t->passes.at[k].start_ns < step_ns);
+        int64_t cut = parts->at[i].end_ns, from = cut;
+        size_t next = LOWER_BOUND(k, 0, t->passes.n, t->passes.at[k].start_ns < cut);
+        if (at_start)
+            from = next > 0 ? t->passes.at[next - 1].end_ns : parts->at[i].start_ns;
         if (next < t->passes.n) {
             const struct pass *pass = &t->passes.at[next];
-            array_add(&gaps, step_ns, pass->start_ns, pass->has_forward ? pass->start_ns : step_ns);
+            array_add(&gaps, from, pass->start_ns,
+                      pass->has_forward && !at_start ? pass->start_ns : cut);
         } else if (i + 1 < parts->n) {
-            array_add(&gaps, step_ns, parts->at[i + 1].end_ns - 1, step_ns);
+            array_add(&gaps, from, parts->at[i + 1].end_ns - 1, cut);
         }
     }
     find_heads(t, &gaps, &ends);
@@ -187,8 +184,7 @@ static bool steps_at_marks(struct rank_build *rank, const struct training *t,
         steps_whole_window(rank, t->window);
     } else if (period > 0) {
         step_parts_join(&parts, period);
-        if (!at_start)
-            end_at_heads(t, &parts);
+        end_at_heads(t, &parts, at_start);
         step_parts_push(&parts, rank, t->window);
     }
     step_parts_fini(&parts);

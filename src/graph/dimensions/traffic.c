@@ -287,6 +287,8 @@ static void split_reductions(struct traffics *t, const struct rank_build *rank)
         bool alike = c->phase == DPRO_OP_FW ||
                      (c->phase == DPRO_OP_BW && c->bucket == NO_ID && c->size_bytes > 0 &&
                       map_get(&t->forward, forward_key(of->set, c->size_bytes), NULL));
+        if (alike && bytes == 0 && (rank->all_classes & NAME_BUCKET_IN))
+            continue; /* what DDP tells beside its buckets, as in join() */
         *(alike ? &of->layer_bytes : &of->gradient_bytes) += MAX(bytes, 1);
     }
 }

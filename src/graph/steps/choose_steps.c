@@ -331,6 +331,7 @@ int choose_steps(struct chooser *c, struct dpro_error *err)
     for (uint32_t r = 0; c->options->step_mark && r < c->n_ranks; r++)
         if (c->ranks[r].steps.n == 0)
             return refuse_mark(&c->ranks[r], c->options->step_mark, err);
+    late_steps_leave_out(c);
     steps_number(c);
     unusual_steps_leave_out(c);
     uint32_t fewest = UINT32_MAX;

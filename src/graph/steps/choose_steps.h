@@ -46,6 +46,9 @@ uint32_t steps_cut_window(const struct chooser *chooser, uint32_t rank);
 int choose_steps(struct chooser *chooser, struct dpro_error *err);
 
 /* unusual_steps.c */
+/* Leaves out a rank's last iteration where it goes on after the job's. Comes before they are
+ * numbered. */
+void late_steps_leave_out(struct chooser *chooser);
 /* Whether an iteration was recorded from begin to end, whatever it holds. */
 bool step_is_whole(const struct rank_build *rank, uint32_t s);
 /* Leaves out iterations at a recording's ends that are unlike the others:

@@ -31,6 +31,14 @@ static struct unusual_range range_of(const struct judge *j, size_t field)
 }
 #define RANGE(j, field) range_of(j, offsetof(struct step_content, field))
 
+static uint32_t count_others(const struct rank_build *rank, uint32_t step)
+{
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < rank->steps.n; s++)
+        n += s != step && rank->steps.at[s].timed;
+    return n;
+}
+
 /* Less by a tenth and by FEWEST than any other, which differ by a third of that at most. */
 static bool is_cut(int64_t value, struct unusual_range others)
 {
@@ -65,15 +73,6 @@ static bool is_warm_up(const struct judge *j, int64_t *ns, struct unusual_range 
         return true;
     *ns = c->cpu_ns;
     return is_odd_length(j, offsetof(struct step_content, cpu_ns), false, took);
-}
-
-/* With what follows a rank's last step, such as collectives of ranks that had more input. */
-static bool ends_late(const struct judge *j)
-{
-    struct unusual_range took;
-    return j->n_others >= 3 &&
-           j->rank->steps.at[j->step].holds.n_meetings > RANGE(j, n_meetings).most &&
-           is_odd_length(j, offsetof(struct step_content, ns), false, &took);
 }
 
 /* A tenth or more of what it launched, and of the first steps' next to nothing. */
@@ -122,10 +121,6 @@ static bool find_reason(const struct judge *j, bool first, char *text, size_t si
                       on_gpu ? c->n_works : c->n_ops, on_gpu ? "pieces of work on the GPU" : "ops",
                       on_gpu ? works.least : ops.least, first ? "began" : "ended");
     }
-    if (!first && ends_late(j))
-        return REASON("it communicates %" PRId64 " times where the others do so %" PRId64
-                      " times or less, and takes %.2f ms: it goes on after the job's last step",
-                      c->n_meetings, RANGE(j, n_meetings).most, (double)c->ns / 1e6);
     if (!first || !is_warm_up(j, &ns, &took))
         return false;
     return REASON(
@@ -159,9 +154,7 @@ static bool leave_out(struct chooser *c, uint32_t r, uint32_t step)
 static void judge_end(struct chooser *c, uint32_t r, struct judge *j, bool first)
 {
     struct left_out odd = {.number = j->rank->steps.at[j->step].number, .rank = r, .leads = first};
-    j->n_others = 0;
-    for (uint32_t s = 0; s < j->rank->steps.n; s++)
-        j->n_others += s != j->step && j->rank->steps.at[s].timed;
+    j->n_others = count_others(j->rank, j->step);
     odd.kept = j->n_others == 0;
     if (!find_reason(j, first, odd.reason, sizeof odd.reason) ||
         (!odd.kept && !leave_out(c, r, j->step)))
@@ -187,6 +180,37 @@ static void judge_rank(struct chooser *c, uint32_t r)
             goes_on = last && !rank->steps.at[s].timed;
         }
     }
+}
+
+/* What follows a rank's last step, such as collectives of ranks that had more input, is no part of
+ * it, nor does the end tell which ones of the others' it is. */
+static void leave_out_late(struct chooser *c, uint32_t r)
+{
+    struct rank_build *rank = &c->ranks[r];
+    struct unusual_range took;
+    for (uint32_t s = 0; s < rank->steps.n; s++) {
+        const struct step_content *holds = &rank->steps.at[s].holds;
+        struct judge j = {.rank = rank, .step = s, .n_others = count_others(rank, s)};
+        int64_t most = RANGE(&j, n_meetings).most;
+        if ((s + 1 < rank->steps.n && rank->steps.at[s + 1].follows) || !rank->steps.at[s].timed ||
+            j.n_others < 3 || holds->n_meetings <= most ||
+            !is_odd_length(&j, offsetof(struct step_content, ns), false, &took))
+            continue;
+        struct left_out odd = {.number = rank->steps.at[s].number, .rank = r};
+        snprintf(odd.reason, sizeof odd.reason,
+                 "it communicates %" PRId64 " times where the others do so %" PRId64
+                 " times or less, and takes %.2f ms: it goes on after the job's last step",
+                 holds->n_meetings, most, (double)holds->ns / 1e6);
+        rank->steps.at[s].timed = false;
+        array_push(&c->choice.left_out, odd);
+    }
+}
+
+void late_steps_leave_out(struct chooser *c)
+{
+    for (uint32_t r = 0; r < c->n_ranks && !c->options->first_step && !c->options->last_step; r++)
+        if (!c->ranks[r].trace->in_session)
+            leave_out_late(c, r);
 }
 
 void unusual_steps_leave_out(struct chooser *c)

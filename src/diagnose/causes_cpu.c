@@ -160,9 +160,9 @@ static uint32_t part_of_gap(struct cause_found *found, const struct dpro_graph *
 {
     uint32_t where = g->where ? g->where[op] : 0, module = graph_module_of(g, op);
     if (where > 0)
-        return found_part(found, map_mix(where), "in %.120s", strtab_get(&g->names, where));
+        return found_part(found, map_key(where) ^ 4, "in %.120s", strtab_get(&g->names, where));
     if (module != MEMORY_NONE && strtab_len(&g->names, module) > 0)
-        return found_part(found, map_mix(module) ^ 2, "before ops of module %.100s",
+        return found_part(found, map_key(module) ^ 2, "before ops of module %.100s",
                           strtab_get(&g->names, module));
     if (g->flags[op] & GRAPH_OP_BOUNDARY)
         return found_part(found, 1, "before the iteration's end");

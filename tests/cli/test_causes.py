@@ -484,6 +484,19 @@ class Causes(Case):
         self.assertAlmostEqual(causes["python_gaps"]["blame_ms"], cost_ms, delta=0.05 * cost_ms)
         self.assertLess(causes["communication"]["blame_ms"], 9)
 
+    def test_each_gap_is_where_it_is(self):
+        def within(rank, number):
+            for i in range(6):
+                rank.now += 4000.0
+                rank.op(f"aten::op_{i}", 5.0)
+                pause(4000.0, f"range_{i}")(rank, number)
+                rank.op("aten::detach", 5.0)
+        _, causes = self.diagnose(sync="loss", within=within)
+        parts = {part["what"]: part["blame_ms"] for part in causes["python_gaps"]["parts"]}
+        for i in range(6):
+            self.assertAlmostEqual(parts[f"before aten::op_{i}"], 4, delta=0.4)
+            self.assertAlmostEqual(parts[f"in range_{i}"], 4, delta=0.4)
+
     def test_what_some_iterations_are_longer_and_others_shorter_is_no_noise(self):
         folder, _ = gpu_job.write(self, job(factor=lambda rank, op: 0.9 + 0.1 * (rank.number % 3), sync="end"), steps=STEPS)
         facts = self.assert_json("diagnose", folder)

@@ -497,6 +497,11 @@ class Causes(Case):
             self.assertAlmostEqual(parts[f"before aten::op_{i}"], 4, delta=0.4)
             self.assertAlmostEqual(parts[f"in range_{i}"], 4, delta=0.4)
 
+    def test_python_stacks_name_the_collection_of_garbage(self):
+        collects = pause(40_000.0, "<built-in function collect>", lambda rank, number: rank == 1 and number % 5 == 2)
+        _, causes = self.diagnose(**WAITS, before_forward=collects)
+        self.assert_blamed("garbage_collection", causes, {}, 40.0 * 3 / STEPS, 0.1)
+
     def test_what_some_iterations_are_longer_and_others_shorter_is_no_noise(self):
         folder, _ = gpu_job.write(self, job(factor=lambda rank, op: 0.9 + 0.1 * (rank.number % 3), sync="end"), steps=STEPS)
         facts = self.assert_json("diagnose", folder)

@@ -16,7 +16,7 @@ static const struct slow_kind kinds[] = {
      .what = COMPILER,
      .is_cause = true,
      .advice = "find out what is compiled again (TORCH_LOGS=recompiles), such as other shapes"},
-    {{"Python GC", "gc.collect", "garbage"},
+    {{"Python GC", "gc.collect", "built-in function collect>", "garbage"},
      .whole = "gc", /* in timelines of stages */
      .what = "garbage collection",
      .is_cause = true,

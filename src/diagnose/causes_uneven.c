@@ -220,31 +220,43 @@ static bool computes_more(const struct dpro_graph *g, const struct timed_passes 
     return most > 0 && own > 1.01 * most;
 }
 
+/* A rank's usual time of a phase and chunk beside that of its peers. */
+static double beside_usual(const struct timed_passes *t, uint32_t n_ranks, uint32_t rank,
+                           uint32_t phase, uint32_t chunk)
+{
+    size_t n_peers = 0;
+    SCRATCH double *of_peers = mem_array(n_ranks + (size_t)1, sizeof *of_peers);
+    for (uint32_t peer = 0; peer < n_ranks; peer++)
+        if (t->stage[peer] == t->stage[rank])
+            of_peers[n_peers++] = t->usual[phase][peer * t->n_chunks + chunk];
+    double usual = median_of(of_peers, n_peers);
+    return usual > 0 ? t->usual[phase][rank * t->n_chunks + chunk] / usual : 1;
+}
+
 /* The usual batches of a line beside those of the others; by how much more chance explains. What
- * is slow takes the same factor longer for each, so that it is no work unless shapes say so. */
+ * is slow takes the same factor longer for each, so that it is no work unless shapes say so; by
+ * what factor, updates tell, which are alike. */
 static double usual_length(const struct timed_passes *t, const struct diagnosed *d, uint32_t line,
                            uint32_t phase, bool moves)
 {
     const struct dpro_graph *g = d->g;
     size_t n_of = 0, n_all = (size_t)t->n_places * d->n_iterations;
     SCRATCH double *of_ranks = mem_array((size_t)g->n_ranks * t->n_chunks + 1, sizeof *of_ranks);
-    SCRATCH double *of_peers = mem_array(g->n_ranks + (size_t)1, sizeof *of_peers);
-    bool more = false;
+    bool more = false, alone = t->n_lines == g->n_ranks;
+    double std = 0, slower = 1;
     for (uint32_t r = 0; r < g->n_ranks; r++)
         for (uint32_t c = 0; c < t->n_chunks && t->line[r] == line; c++) {
-            size_t n_peers = 0;
-            for (uint32_t peer = 0; peer < g->n_ranks; peer++)
-                if (t->stage[peer] == t->stage[r])
-                    of_peers[n_peers++] = t->usual[phase][peer * t->n_chunks + c];
-            double usual = median_of(of_peers, n_peers);
-            of_ranks[n_of++] = usual > 0 ? t->usual[phase][r * t->n_chunks + c] / usual : 1;
+            of_ranks[n_of++] = beside_usual(t, g->n_ranks, r, phase, c);
             more |= computes_more(g, t, r);
+            slower = alone ? beside_usual(t, g->n_ranks, r, DPRO_OP_UPDATE, 0) : 1;
         }
-    double usual = median_of(of_ranks, n_of), std = 0;
     for (uint32_t k = 0; k < t->n_lines; k++)
         std += stats_mean_std(t->length[phase] + k * n_all, n_all).std / t->n_lines;
-    bool alone = t->n_lines == g->n_ranks; /* all stages of a pipeline are hardly slow alike */
-    bool chance = moves && (!alone || fabs(usual - 1) < 4 * std / sqrt((double)n_all));
+    double usual = median_of(of_ranks, n_of), by_chance = 4 * std / sqrt((double)n_all);
+    if (fabs(slower - 1) > 0.05 && fabs(usual / slower - 1) < by_chance)
+        usual /= slower;
+    /* all stages of a pipeline are hardly slow alike */
+    bool chance = moves && (!alone || fabs(usual - 1) < by_chance);
     return more || chance ? usual : 1;
 }
 
@@ -345,7 +357,7 @@ static double *factors_of_ops(const struct peers *p, const struct diagnosed *d,
     uint32_t n = d->n_iterations, n_ranks = d->g->n_ranks;
     double *factor = arena_array(arena, n_ranks + (size_t)1, sizeof *factor);
     SCRATCH double *length = mem_array((size_t)n_ranks * n + 1, sizeof *length);
-    double off = 0, told = 0, all = 0, least = DBL_MAX;
+    double off = 0, told = 0, all = 0, least = DBL_MAX, square = 0;
     for (uint32_t i = 0; i < n; i++) {
         double mean = 0;
         for (uint32_t r = 0; r < n_ranks; r++)
@@ -353,32 +365,38 @@ static double *factors_of_ops(const struct peers *p, const struct diagnosed *d,
         for (uint32_t r = 0; r < n_ranks && mean > 0; r++)
             length[r * n + i] = t->length[DPRO_OP_FW][(size_t)t->line[r] * n + i] / mean;
     }
-    for (size_t at = 0, end; at < p->groups.n; at = end) {
-        const struct time_group *groups = p->groups.at;
-        end = RUN_END(k, at, (size_t)p->groups.n, groups[k].key == groups[at].key);
-        bool of_passes = d->g->phase[groups[at].times.at[0] % d->g->n_ops] <= DPRO_OP_BW;
-        for (uint32_t i = 0; i < n && of_passes && end - at == n_ranks; i++) {
-            double mean = 0;
-            for (size_t k = at; k < end; k++)
-                mean += (double)groups[k].ns[i] / n_ranks;
-            for (size_t k = at; k < end; k++) {
-                double explained = mean * length[groups[k].rank * n + i];
-                told += (explained - mean) * (explained - mean);
-                off +=
-                    ((double)groups[k].ns[i] - explained) * ((double)groups[k].ns[i] - explained);
-                factor[groups[k].rank] += (double)groups[k].ns[i];
+    for (int again = 0; again < 2; again++) { /* how far off, once factors are known */
+        for (size_t at = 0, end; at < p->groups.n; at = end) {
+            const struct time_group *groups = p->groups.at;
+            end = RUN_END(k, at, (size_t)p->groups.n, groups[k].key == groups[at].key);
+            bool of_passes = d->g->phase[groups[at].times.at[0] % d->g->n_ops] <= DPRO_OP_BW;
+            for (uint32_t i = 0; i < n && of_passes && end - at == n_ranks; i++) {
+                double mean = 0;
+                for (size_t k = at; k < end; k++)
+                    mean +=
+                        (double)groups[k].ns[i] / (again ? factor[groups[k].rank] : 1) / n_ranks;
+                for (size_t k = at; k < end; k++) {
+                    uint32_t r = groups[k].rank;
+                    double explained = mean * length[r * n + i], own = (double)groups[k].ns[i];
+                    factor[r] += again ? 0 : own;
+                    told += again * (explained - mean) * (explained - mean);
+                    square += again * mean * mean;
+                    off += again * (own / factor[r] - explained) * (own / factor[r] - explained);
+                }
             }
         }
+        for (uint32_t r = 0; r < n_ranks && !again; r++) {
+            double work = stats_mean_std(length + (size_t)r * n, n).mean;
+            factor[r] = work > 0 ? factor[r] / work : 0;
+            all += factor[r];
+            least = MIN(least, factor[r]);
+        }
+        if (least <= 0)
+            return NULL;
+        for (uint32_t r = 0; r < n_ranks && !again; r++)
+            factor[r] *= n_ranks / all;
     }
-    for (uint32_t r = 0; r < n_ranks; r++) {
-        double work = stats_mean_std(length + (size_t)r * n, n).mean;
-        factor[r] = work > 0 ? factor[r] / work : 0;
-        all += factor[r];
-        least = MIN(least, factor[r]);
-    }
-    for (uint32_t r = 0; r < n_ranks && all > 0; r++)
-        factor[r] *= n_ranks / all;
-    return told > 0 && 4 * off > told && least > 0 ? factor : NULL;
+    return told > 1e-9 * square && 4 * off > told ? factor : NULL;
 }
 
 /* Of the k-th op of a run of groups, what a mean one would save each rank. */

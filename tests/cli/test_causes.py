@@ -502,6 +502,15 @@ class Causes(Case):
         _, causes = self.diagnose(**WAITS, before_forward=collects)
         self.assert_blamed("garbage_collection", causes, {}, 40.0 * 3 / STEPS, 0.1)
 
+    def test_a_rank_that_is_slow_beside_lengths_that_vary_is_slow(self):
+        def drawn(rank, op):
+            lengths = [draw("b", r, rank.number).uniform(0.5, 1.5) for r in range(4)]
+            return 1 if op == UPDATE else 4 * lengths[rank.rank] / sum(lengths)
+        before_ms, _ = self.diagnose(factor=drawn)
+        after_ms, causes = self.diagnose(factor=lambda rank, op: drawn(rank, op) * slower(rank, op))
+        self.assertGreater(causes["slow_rank"]["blame_ms"], 0.7 * (after_ms - before_ms))
+        self.assertEqual(causes["slow_rank"]["parts"][0]["what"], "rank 2")
+
     def test_what_some_iterations_are_longer_and_others_shorter_is_no_noise(self):
         folder, _ = gpu_job.write(self, job(factor=lambda rank, op: 0.9 + 0.1 * (rank.number % 3), sync="end"), steps=STEPS)
         facts = self.assert_json("diagnose", folder)

@@ -119,6 +119,8 @@ void lengthen_passes(struct peers *p, const struct diagnosed *d, struct arena *a
 uint32_t *passes_by_op(const struct diagnosed *d, struct arena *arena);
 /* Whether the work of passes forward and back moves between ranks and iterations. */
 bool work_moves(const struct diagnosed *d);
+/* By the shapes of its ops; 0: none was recorded. */
+double flops_of_rank(const struct dpro_graph *g, uint32_t rank);
 /* What a rank of each stage computes, of all that or of what is left; returns the mean of stages.
  */
 double stages_compute(const struct diagnosed *d, bool all, struct arena *arena, double **of_stage);

@@ -203,7 +203,7 @@ bool work_moves(const struct diagnosed *d)
     return moves;
 }
 
-static double flops_of(const struct dpro_graph *g, uint32_t rank)
+double flops_of_rank(const struct dpro_graph *g, uint32_t rank)
 {
     double sum = 0;
     for (uint32_t k = 0; g->work && k < N_FAMILIES * N_PRECISIONS; k++)
@@ -214,9 +214,9 @@ static double flops_of(const struct dpro_graph *g, uint32_t rank)
 /* By the shapes of its ops: more than each of its peers. */
 static bool computes_more(const struct dpro_graph *g, const struct timed_passes *t, uint32_t rank)
 {
-    double own = flops_of(g, rank), most = 0;
+    double own = flops_of_rank(g, rank), most = 0;
     for (uint32_t r = 0; r < g->n_ranks; r++)
-        most = r != rank && t->stage[r] == t->stage[rank] ? MAX(most, flops_of(g, r)) : most;
+        most = r != rank && t->stage[r] == t->stage[rank] ? MAX(most, flops_of_rank(g, r)) : most;
     return most > 0 && own > 1.01 * most;
 }
 

@@ -17,6 +17,7 @@ struct remedy_asked {
     struct dpro_compute_change speeds[MOST_SPEEDS];
     char option[256]; /* of `dpro whatif`; "": it makes no sense here */
     char delay[512];  /* of `dpro replay --delay`, after spaces more; "": it knows no such change */
+    const char *doubt; /* said behind the next step; NULL: nothing */
 };
 
 /* By [rank * N_PASSES + kind], what ranks compute, on GPUs or, where none does, on CPUs. */
@@ -90,6 +91,13 @@ static void ask_speed(struct remedy_asked *a)
         for (uint32_t kind = 0; kind < N_PASSES; kind++)
             alike &= (double)computing_of(ns, r, kind) < LEAST_APART * (double)all_ns ||
                      fabs(usual_share(a, ns, r, kind) - share) < LEAST_APART;
+        if (usual_share(a, ns, r, DPRO_OP_FW) < 1 - LEAST_APART &&
+            usual_share(a, ns, r, DPRO_OP_BW) < 1 - LEAST_APART &&
+            usual_share(a, ns, r, DPRO_OP_UPDATE) >= 1 - LEAST_APART &&
+            computing_of(ns, r, DPRO_OP_UPDATE) > 0 && flops_of_rank(g, r) == 0)
+            a->doubt = "Its updates are as fast as those of its peers, so that it may have more "
+                       "work in its passes (tokens, longer samples): shapes tell "
+                       "(record_shapes=True).";
         while (alike && end < g->n_ranks && a->named[end] &&
                g->ranks[end].rank == first + (int)(end - r) &&
                fabs(usual_share(a, ns, end, N_PASSES) - share) < LEAST_APART)
@@ -315,7 +323,7 @@ void command_find(struct dpro_cause *cause, const struct diagnosed *d,
         cause->command_gain_ns = llround(gain.value);
         cause->command_half_ns =
             replays && cause->uncertainty_ns < 0 ? -1 : llround(HALF_OF_95_PCT * gain.std);
-        lever = sure_ns > 0 ? remedies[i].lever : NULL;
+        lever = asked.doubt ?: sure_ns > 0 ? remedies[i].lever : NULL;
         cause->command = replays ? arena_format(arena, "dpro replay %s", trace)
                                  : arena_format(arena, "dpro whatif %s %s", trace, asked.option);
         for (char *rest = asked.delay; replays && rest;)

@@ -502,6 +502,12 @@ class Causes(Case):
         _, causes = self.diagnose(**WAITS, before_forward=collects)
         self.assert_blamed("garbage_collection", causes, {}, 40.0 * 3 / STEPS, 0.1)
 
+    def test_a_rank_that_is_slower_in_passes_only_may_have_more_work(self):
+        told = "may have more work in its passes (tokens, longer samples): shapes tell (record_shapes=True)."
+        self.assertIn(told, self.diagnose(factor=passes_of_one)[1]["slow_rank"]["next_step"])
+        for others in ({"factor": slower}, {**SHAPED, "factor": passes_of_one}):
+            self.assertNotIn(told, self.diagnose(**others)[1]["slow_rank"]["next_step"])
+
     def test_a_rank_that_is_slow_beside_lengths_that_vary_is_slow(self):
         def drawn(rank, op):
             lengths = [draw("b", r, rank.number).uniform(0.5, 1.5) for r in range(4)]

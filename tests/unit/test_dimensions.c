@@ -161,14 +161,6 @@ TEST(grouped_sends_and_receives_are_known_by_their_calls)
         assert_true(dpro_graph_collective(g, c).n_ranks <= 2);
 }
 
-TEST(a_rank_that_sends_to_itself_is_in_no_dimension)
-{
-    static const char *const pairs[] = {"[0, 1]", "[0, 1]", "[2, 3]", "[2, 3]"};
-    static const struct comm comms[] = {{"ring", FORWARD, 2048, 1, 1, "pp", pairs, 1}};
-    struct dpro_graph *g = JOB(4, comms);
-    assert_int_equal(dpro_graph_n_dimensions(g), 0);
-}
-
 static const struct comm megatron[] = {
     {"allreduce", FORWARD, 4096, 1, 2, "TENSOR_MODEL_PARALLEL_GROUP", NULL, 0},
     {"allreduce", FORWARD, 4096, 1, 2, "TENSOR_MODEL_PARALLEL_GROUP", NULL, 0},
@@ -215,131 +207,107 @@ TEST(without_names_the_same_is_found)
                          "pp 2 [0 4][1 5][2 6][3 7]");
 }
 
-TEST(what_goes_around_a_ring_is_a_sequence)
-{
-    static const struct comm ring[] = {
-        {"ring", FORWARD, 2048, 1, 4, NULL, NULL, 1},
-        {"ring", BACKWARD, 2048, 1, 4, NULL, NULL, 1},
-        {"allreduce", BACKWARD, 100000, 1, 8, NULL, NULL, 0},
-    };
-    check(JOB(8, ring), "dp 2 [0 4][1 5][2 6][3 7]; cp 4 [0 1 2 3][4 5 6 7]");
-}
-
 TEST(one_recorded_rank_tells_the_sizes)
 {
     struct dpro_graph *g = job_of(5, 5, 8, megatron, sizeof megatron / sizeof *megatron);
     check(g, "dp 2 [0 2][1 3][4 6][5 7]; tp 2 [0 1][2 3][4 5][6 7]; pp 2 [0 4][1 5][2 6][3 7]");
 }
 
-TEST(shards_are_gathered_in_both_passes_and_scattered_in_one)
+/* Lists of groups by rank: a to e. */
+static const char *const group_lists[][4] = {
+    {"[0, 1]", "[0, 1]", "[2, 3]", "[2, 3]"},
+    {"[0, 1]", "[0, 1]", NULL, NULL},
+    {NULL, "[1, 2]", "[1, 2]", NULL},
+    {"[0, 3]", "[1, 2]", "[1, 2]", "[0, 3]"},
+    {"[0, 99999999999]", "[0, 1, ..., 7]", "[1, 0", "ranks"},
+};
+
+/* What is communicated, as a job that all ranks have: its collective, in which pass, of how many
+ * elements, in groups how far apart and how large, of what name (-: none), by which list of groups,
+ * and to the next (+) or the one before. */
+static const struct {
+    const char *what;
+    int world;
+    const char *comms, *groups, *note; /* NULL: whatever they are */
+} cases[] = {
+    {"a rank that sends to itself is in no dimension", 4, "ring F 2048 1x1 pp a +", "", NULL},
+    {"what goes around a ring is a sequence", 8,
+     "ring F 2048 1x4 - +; ring B 2048 1x4 - +; allreduce B 100000 1x8 -",
+     "dp 2 [0 4][1 5][2 6][3 7]; cp 4 [0 1 2 3][4 5 6 7]", ""},
+    {"shards are gathered in both passes and scattered in one, beside a metric", 4,
+     "_allgather_base F 1000 1x4 default_pg; _allgather_base B 1000 1x4 default_pg; "
+     "_reduce_scatter_base B 4000 1x4 default_pg; allreduce F 1 1x4 default_pg",
+     "fsdp 4 [0 1 2 3]", ""},
+    {"so they are in replicas", 8,
+     "_allgather_base F 1000 1x4 mesh_dp_shard; "
+     "_reduce_scatter_base B 4000 1x4 mesh_dp_shard; allreduce B 1000 4x2 mesh_dp_replicate",
+     "dp 2 [0 4][1 5][2 6][3 7]; fsdp 4 [0 1 2 3][4 5 6 7]", ""},
+    {"sequence parallel layers scatter in forward passes, too, and reduce norms' gradients", 4,
+     "_allgather_base F 1000 1x2 -; _reduce_scatter_base F 2000 1x2 -; "
+     "_allgather_base B 1000 1x2 -; _reduce_scatter_base B 2000 1x2 -; "
+     "allreduce B 64 1x2 -; _allgather_base F 5000 2x2 -; "
+     "_reduce_scatter_base B 10000 2x2 -",
+     "fsdp 2 [0 2][1 3]; tp 2 [0 1][2 3]", ""},
+    {"experts, whose gradients are reduced apart, lie over replicas", 4,
+     "all_to_allv F 3000 1x2 -; all_to_allv B 3000 1x2 -; allreduce B 100000 1x4 -; "
+     "allreduce B 50000 2x2 -",
+     "dp 4 [0 1 2 3]; ep* 2 [0 1][2 3]", ""},
+    {"statistics of batches do not make replicas tensor parallel", 2,
+     "allreduce F 64 1x2 -; allreduce B 64 1x2 -; allreduce B 100000 1x2 -", "dp 2 [0 1]", ""},
+    {"gradients summed over parts of a sequence leave the replicas", 8,
+     "_allgather_base F 500 1x2 CONTEXT_PARALLEL_GROUP; "
+     "_reduce_scatter_base B 1000 1x2 CONTEXT_PARALLEL_GROUP; "
+     "allreduce B 100000 1x8 DATA_PARALLEL_GROUP_WITH_CP",
+     "dp 4 [0 2 4 6][1 3 5 7]; cp 2 [0 1][2 3][4 5][6 7]", ""},
+    {"a name does not outweigh what is carried", 2, "allreduce B 1000 1x2 mesh_tp", "dp 2 [0 1]",
+     ""},
+    {"overlapping groups form no grid", 4, "allreduce B 1000 0x0 - b; allreduce B 1000 0x0 - c",
+     NULL, "form no grid"},
+    {"groups that are not evenly spaced are those of the trace", 4, "allreduce B 1000 0x0 - d",
+     "dp 2 [0 3][1 2]", "form no grid of 4 ranks"},
+    {"hostile lists of ranks are no groups", 4, "allreduce B 1000 0x0 x e", "",
+     "does not say which ranks take part"},
+    {"what is left of the ranks is said", 6, "allreduce F 4096 1x2 -; allreduce B 4096 1x2 -",
+     "tp 2 [0 1][2 3][4 5]", "2 of 6 ranks"},
+};
+
+static size_t read_comms(const char *text, struct comm *comms, char (*words)[2][40])
 {
-    static const struct comm fsdp[] = {
-        {"_allgather_base", FORWARD, 1000, 1, 4, "default_pg", NULL, 0},
-        {"_allgather_base", BACKWARD, 1000, 1, 4, "default_pg", NULL, 0},
-        {"_reduce_scatter_base", BACKWARD, 4000, 1, 4, "default_pg", NULL, 0},
-        {"allreduce", FORWARD, 1, 1, 4, "default_pg", NULL, 0}, /* a metric */
-    };
-    check(JOB(4, fsdp), "fsdp 4 [0 1 2 3]");
-    static const struct comm hsdp[] = {
-        {"_allgather_base", FORWARD, 1000, 1, 4, "mesh_dp_shard", NULL, 0},
-        {"_reduce_scatter_base", BACKWARD, 4000, 1, 4, "mesh_dp_shard", NULL, 0},
-        {"allreduce", BACKWARD, 1000, 4, 2, "mesh_dp_replicate", NULL, 0},
-    };
-    check(JOB(8, hsdp), "dp 2 [0 4][1 5][2 6][3 7]; fsdp 4 [0 1 2 3][4 5 6 7]");
+    size_t n = 0;
+    for (int len; *text; text += len + (int)strspn(text + len, "; "), n++) {
+        char when, more[4] = "";
+        struct comm *c = &comms[n];
+        len = (int)strcspn(text, ";");
+        char one[120];
+        snprintf(one, sizeof one, "%.*s", len, text);
+        assert_true(sscanf(one, "%39s %c %u %dx%d %39s %3[a-e+ -]", words[n][0], &when, &c->numel,
+                           &c->stride, &c->size, words[n][1], more) >= 6);
+        c->collective = words[n][0];
+        c->when = when == 'F' ? FORWARD : BACKWARD;
+        c->description = *words[n][1] == '-' ? NULL : words[n][1];
+        c->pass = strchr(more, '+') ? 1 : strchr(more, '-') ? -1 : 0;
+        c->list = *more >= 'a' ? group_lists[*more - 'a'] : NULL;
+    }
+    return n;
 }
 
-TEST(sequence_parallel_layers_scatter_in_forward_passes_too)
+TEST(dimensions_are_told_by_what_is_communicated_when_and_in_which_groups)
 {
-    static const struct comm comms[] = {
-        {"_allgather_base", FORWARD, 1000, 1, 2, NULL, NULL, 0},
-        {"_reduce_scatter_base", FORWARD, 2000, 1, 2, NULL, NULL, 0},
-        {"_allgather_base", BACKWARD, 1000, 1, 2, NULL, NULL, 0},
-        {"_reduce_scatter_base", BACKWARD, 2000, 1, 2, NULL, NULL, 0},
-        {"allreduce", BACKWARD, 64, 1, 2, NULL, NULL, 0}, /* of norms' gradients */
-        {"_allgather_base", FORWARD, 5000, 2, 2, NULL, NULL, 0},
-        {"_reduce_scatter_base", BACKWARD, 10000, 2, 2, NULL, NULL, 0},
-    };
-    check(JOB(4, comms), "fsdp 2 [0 2][1 3]; tp 2 [0 1][2 3]");
-}
-
-TEST(experts_lie_over_replicas)
-{
-    static const struct comm comms[] = {
-        {"all_to_allv", FORWARD, 3000, 1, 2, NULL, NULL, 0},
-        {"all_to_allv", BACKWARD, 3000, 1, 2, NULL, NULL, 0},
-        {"allreduce", BACKWARD, 100000, 1, 4, NULL, NULL, 0},
-        {"allreduce", BACKWARD, 50000, 2, 2, NULL, NULL, 0}, /* of the experts' gradients */
-    };
-    check(JOB(4, comms), "dp 4 [0 1 2 3]; ep* 2 [0 1][2 3]");
-}
-
-TEST(statistics_of_batches_do_not_make_replicas_tensor_parallel)
-{
-    static const struct comm comms[] = {
-        {"allreduce", FORWARD, 64, 1, 2, NULL, NULL, 0},
-        {"allreduce", BACKWARD, 64, 1, 2, NULL, NULL, 0},
-        {"allreduce", BACKWARD, 100000, 1, 2, NULL, NULL, 0},
-    };
-    check(JOB(2, comms), "dp 2 [0 1]");
-}
-
-TEST(gradients_summed_over_parts_of_a_sequence_leave_the_replicas)
-{
-    static const struct comm comms[] = {
-        {"_allgather_base", FORWARD, 500, 1, 2, "CONTEXT_PARALLEL_GROUP", NULL, 0},
-        {"_reduce_scatter_base", BACKWARD, 1000, 1, 2, "CONTEXT_PARALLEL_GROUP", NULL, 0},
-        {"allreduce", BACKWARD, 100000, 1, 8, "DATA_PARALLEL_GROUP_WITH_CP", NULL, 0},
-    };
-    check(JOB(8, comms), "dp 4 [0 2 4 6][1 3 5 7]; cp 2 [0 1][2 3][4 5][6 7]");
-}
-
-TEST(a_name_does_not_outweigh_what_is_carried)
-{
-    static const struct comm comms[] = {{"allreduce", BACKWARD, 1000, 1, 2, "mesh_tp", NULL, 0}};
-    struct dpro_graph *g = JOB(2, comms);
-    assert_true(has_evidence(g, 0, "though named mesh_tp"));
-    check(g, "dp 2 [0 1]");
-}
-
-TEST(overlapping_groups_form_no_grid)
-{
-    static const char *const left[] = {"[0, 1]", "[0, 1]", NULL, NULL};
-    static const char *const right[] = {NULL, "[1, 2]", "[1, 2]", NULL};
-    static const struct comm comms[] = {
-        {"allreduce", BACKWARD, 1000, 0, 0, NULL, left, 0},
-        {"allreduce", BACKWARD, 1000, 0, 0, NULL, right, 0},
-    };
-    struct dpro_graph *g = JOB(4, comms);
-    assert_non_null(strstr(dpro_graph_dimensions_note(g), "form no grid"));
-}
-
-TEST(groups_that_are_not_evenly_spaced_are_those_of_the_trace)
-{
-    static const char *const outer[] = {"[0, 3]", "[1, 2]", "[1, 2]", "[0, 3]"};
-    static const struct comm comms[] = {{"allreduce", BACKWARD, 1000, 0, 0, NULL, outer, 0}};
-    struct dpro_graph *g = JOB(4, comms);
-    assert_string_equal(describe(g), "dp 2 [0 3][1 2]");
-    assert_non_null(strstr(dpro_graph_dimensions_note(g), "form no grid of 4 ranks"));
-}
-
-TEST(hostile_lists_of_ranks_are_no_groups)
-{
-    static const char *const lists[] = {"[0, 99999999999]", "[0, 1, ..., 7]", "[1, 0", "ranks"};
-    static const struct comm comms[] = {{"allreduce", BACKWARD, 1000, 0, 0, "x", lists, 0}};
-    struct dpro_graph *g = JOB(4, comms);
-    assert_string_equal(describe(g), "");
-    assert_non_null(strstr(dpro_graph_dimensions_note(g), "does not say which ranks take part"));
-}
-
-TEST(what_is_left_of_the_ranks_is_said)
-{
-    static const struct comm comms[] = {
-        {"allreduce", FORWARD, 4096, 1, 2, NULL, NULL, 0},
-        {"allreduce", BACKWARD, 4096, 1, 2, NULL, NULL, 0},
-    };
-    struct dpro_graph *g = JOB(6, comms);
-    assert_string_equal(describe(g), "tp 2 [0 1][2 3][4 5]");
-    assert_non_null(strstr(dpro_graph_dimensions_note(g), "2 of 6 ranks"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        print_message("%s\n", cases[i].what);
+        struct comm comms[8] = {0};
+        char words[8][2][40];
+        size_t n = read_comms(cases[i].comms, comms, words);
+        struct dpro_graph *g = job_of(0, cases[i].world - 1, cases[i].world, comms, n);
+        const char *note = dpro_graph_dimensions_note(g);
+        if (cases[i].groups)
+            assert_string_equal(describe(g), cases[i].groups);
+        if (cases[i].note)
+            assert_true(*cases[i].note ? strstr(note, cases[i].note) != NULL : !*note);
+        if (strcmp(cases[i].groups ? cases[i].groups : "", "dp 2 [0 1]") == 0)
+            assert_int_equal(has_evidence(g, 0, "though named mesh_tp"),
+                             comms[0].description != NULL);
+    }
 }
 
 TEST(names_say_one_thing_or_nothing)
@@ -347,7 +315,7 @@ TEST(names_say_one_thing_or_nothing)
     static const struct {
         const char *name;
         int says;
-    } cases[] = {{"mesh_tp", DPRO_TENSORS},
+    } names[] = {{"mesh_tp", DPRO_TENSORS},
                  {"TENSOR_MODEL_PARALLEL_GROUP", DPRO_TENSORS},
                  {"DATA_PARALLEL_GROUP", DPRO_REPLICATES},
                  {"mesh_dp_shard", DPRO_SHARDS},
@@ -361,8 +329,8 @@ TEST(names_say_one_thing_or_nothing)
                  {"undefined", NO_PARALLELISM},
                  {"https", NO_PARALLELISM},
                  {"", NO_PARALLELISM}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_int_equal(traffic_named(cases[i].name), cases[i].says);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        assert_int_equal(traffic_named(names[i].name), names[i].says);
 }
 
 TEST(boxes_of_ranks)

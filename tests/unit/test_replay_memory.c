@@ -225,46 +225,58 @@ TEST(a_gpu_reserves_segments)
     assert_int_equal(dpro_replay_view(r)->memory[0].reserved_peak_bytes, 0);
 }
 
-/* One block of 30 MiB and one of 4 MiB, on a GPU whose allocator is set as told. */
-static struct dpro_rank_memory set_as(const char *text, uint64_t capacity)
+/* One block of 30 MiB and one of 4 MiB, on a GPU whose allocator is set as told: what is known of
+ * it, and, in MiB, what it reserves, and refuses; before the first op: a block that was there
+ * before. */
+TEST(what_is_reserved_and_refused_depends_on_the_allocators_settings)
 {
-    struct dpro_graph *g = graph_of("fw:100@d0 -> bw:200@d0!BW -> end*; end => fw");
-    struct graph_memory *m = add_memory(g);
-    struct dpro_error err;
-    m->gpu = true;
-    m->capacity_bytes = capacity;
-    if (text) {
-        m->allocator = allocator_settings_default();
-        if (allocator_settings_parse(&m->allocator, text, &err) != 0)
-            fail_msg("%s: %s", text, err.text);
-        m->allocator.known = DPRO_ALLOCATOR_KNOWN;
+    enum { KNOWN = DPRO_ALLOCATOR_KNOWN };
+    static const struct {
+        const char *settings;
+        uint64_t capacity;
+        int known;
+        uint64_t reserved, refused;
+        const char *op;
+    } cases[] = {
+        {NULL, 0, DPRO_ALLOCATOR_ASSUMED, 30 + 20, 0, NULL},
+        {"", 0, KNOWN, 30 + 20, 0, NULL},
+        {"expandable_segments:True", 0, KNOWN, 40, 0, NULL}, /* one segment, mapped by 20 MiB */
+        {"roundup_power2_divisions:1", 0, KNOWN, 30 + 20, 0, NULL},
+        {"roundup_power2_divisions:2", 0, KNOWN, 32 + 20, 0, NULL}, /* 30 is rounded to 32 */
+        {"backend:cudaMallocAsync", 40, DPRO_ALLOCATOR_STRANGE, 0, 0, NULL},
+        {"", 49, KNOWN, 30, 4, "fw"},
+        {"", 50, KNOWN, 30 + 20, 0, NULL},
+        {"expandable_segments:True", 49, KNOWN, 40, 0, NULL},
+        {"", 29, KNOWN, 20, 30, NULL},
+        /* the capacity is what the process may have already */
+        {"per_process_memory_fraction:0.5", 50, KNOWN, 30 + 20, 0, NULL},
+        {"per_process_memory_fraction:0.5", 49, KNOWN, 30, 4, "fw"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *text = cases[i].settings;
+        struct dpro_graph *g = graph_of("fw:100@d0 -> bw:200@d0!BW -> end*; end => fw");
+        struct graph_memory *m = add_memory(g);
+        struct dpro_error err;
+        m->gpu = true;
+        m->capacity_bytes = cases[i].capacity * MIB;
+        if (text) {
+            m->allocator = allocator_settings_default();
+            if (allocator_settings_parse(&m->allocator, text, &err) != 0)
+                fail_msg("%s: %s", text, err.text);
+            m->allocator.known = DPRO_ALLOCATOR_KNOWN;
+        }
+        add_block(m, 30 * MIB, DPRO_MEMORY_PARAMETER);
+        uint32_t activation = add_block(m, 4 * MIB, DPRO_MEMORY_ACTIVATION);
+        take_in_op(g, activation, "fw", 0);
+        give_in_op(g, activation, "bw", ALL_OF_IT);
+        struct dpro_rank_memory found = dpro_replay_view(replay_of(g, NULL))->memory[0];
+        print_message("%s %d\n", text ? text : "not known", (int)cases[i].capacity);
+        assert_int_equal(found.peak_bytes, 34 * MIB);
+        assert_int_equal(found.allocator, cases[i].known);
+        assert_int_equal(found.reserved_peak_bytes, cases[i].reserved * MIB);
+        assert_int_equal(found.refused_bytes, cases[i].refused * MIB);
+        assert_int_equal(found.refused_op, cases[i].op ? op_named(g, cases[i].op) : DPRO_NO_OP);
     }
-    add_block(m, 30 * MIB, DPRO_MEMORY_PARAMETER);
-    uint32_t activation = add_block(m, 4 * MIB, DPRO_MEMORY_ACTIVATION);
-    take_in_op(g, activation, "fw", 0);
-    give_in_op(g, activation, "bw", ALL_OF_IT);
-    struct dpro_replay *r = replay_of(g, NULL);
-    struct dpro_rank_memory found = dpro_replay_view(r)->memory[0];
-    found.refused_op = found.refused_op == op_named(g, "fw") ? 1 : found.refused_op;
-    return found;
-}
-
-TEST(what_is_reserved_depends_on_the_allocators_settings)
-{
-    struct dpro_rank_memory m = set_as(NULL, 0);
-    assert_int_equal(m.allocator, DPRO_ALLOCATOR_ASSUMED);
-    assert_int_equal(m.reserved_peak_bytes, (30 + 20) * MIB);
-    m = set_as("", 0);
-    assert_int_equal(m.allocator, DPRO_ALLOCATOR_KNOWN);
-    assert_int_equal(m.reserved_peak_bytes, (30 + 20) * MIB);
-    m = set_as("expandable_segments:True", 0); /* one segment, mapped by 20 MiB */
-    assert_int_equal(m.allocator, DPRO_ALLOCATOR_KNOWN);
-    assert_int_equal(m.reserved_peak_bytes, 40 * MIB);
-    m = set_as("roundup_power2_divisions:1", 0);
-    assert_int_equal(m.reserved_peak_bytes, (30 + 20) * MIB);
-    m = set_as("roundup_power2_divisions:2", 0); /* 30 is rounded to 32 */
-    assert_int_equal(m.reserved_peak_bytes, (32 + 20) * MIB);
-    assert_int_equal(m.refused_bytes, 0);
 }
 
 TEST(optimizer_state_lies_where_the_first_iteration_was)
@@ -280,35 +292,6 @@ TEST(optimizer_state_lies_where_the_first_iteration_was)
     struct dpro_replay *r = replay_of(g, NULL);
     /* the next one takes 30 MiB more */
     assert_int_equal(dpro_replay_view(r)->memory[0].reserved_peak_bytes, 3 * 30 * MIB);
-}
-
-TEST(of_another_allocator_nothing_is_known)
-{
-    struct dpro_rank_memory m = set_as("backend:cudaMallocAsync", 40 * MIB);
-    assert_int_equal(m.allocator, DPRO_ALLOCATOR_STRANGE);
-    assert_int_equal(m.reserved_peak_bytes, 0);
-    assert_int_equal(m.refused_bytes, 0);
-    assert_int_equal(m.peak_bytes, 34 * MIB);
-}
-
-TEST(what_does_not_fit_the_device_is_told)
-{
-    struct dpro_rank_memory m = set_as("", 49 * MIB);
-    assert_int_equal(m.refused_bytes, 4 * MIB);
-    assert_int_equal(m.refused_op, 1);
-    m = set_as("", 50 * MIB);
-    assert_int_equal(m.refused_bytes, 0);
-    assert_int_equal(m.refused_op, DPRO_NO_OP);
-    m = set_as("expandable_segments:True", 49 * MIB);
-    assert_int_equal(m.refused_bytes, 0);
-    m = set_as("", 29 * MIB);
-    assert_int_equal(m.refused_bytes, 30 * MIB);
-    assert_int_equal(m.refused_op, DPRO_NO_OP);
-    /* the capacity is what the process may have already */
-    m = set_as("per_process_memory_fraction:0.5", 50 * MIB);
-    assert_int_equal(m.refused_bytes, 0);
-    m = set_as("per_process_memory_fraction:0.5", 49 * MIB);
-    assert_int_equal(m.refused_bytes, 4 * MIB);
 }
 
 /* What no reader should make, and sizes beyond all reason. */

@@ -280,58 +280,49 @@ TEST_IN_FOLDER(with_a_segment_that_makes_no_sense_none_is_used)
     }
 }
 
-#define SET(more) "{'schema':'dpro.memory/1','device':'cuda:0'," more "'blocks':[]}"
-
-/* What memory.json, and the log, say of the allocator. */
-static struct allocator_settings settings_in(const char *text)
+/* What memory.json says of the allocator's settings, and whether the log says that they make no
+ * sense, in one line. */
+TEST_IN_FOLDER(the_allocators_settings_are_read_or_not_known)
 {
-    write_text("host0/rank0/kineto.json", PROFILE(""));
-    write_text("host0/rank0/memory.json", text);
-    struct dpro_trace *trace = load();
-    struct allocator_settings settings = trace->ranks[0].held->allocator;
-    return settings;
-}
-
-TEST_IN_FOLDER(the_allocators_settings_are_read)
-{
-    struct allocator_settings s = settings_in(SET(""));
-    assert_int_equal(s.known, DPRO_ALLOCATOR_ASSUMED);
-    s = settings_in(SET("'allocator':null,"));
-    assert_int_equal(s.known, DPRO_ALLOCATOR_ASSUMED);
-    s = settings_in(SET("'allocator':'',"));
-    assert_int_equal(s.known, DPRO_ALLOCATOR_KNOWN);
-    assert_false(s.expandable_segments);
-    s = settings_in(SET("'allocator':'expandable_segments:True,max_split_size_mb:64',"));
-    assert_int_equal(s.known, DPRO_ALLOCATOR_KNOWN);
-    assert_true(s.expandable_segments);
-    assert_int_equal(s.max_split_bytes, 64 << 20);
-    assert_false(s.other_backend);
-    s = settings_in(SET("'allocator':'backend:cudaMallocAsync',"));
-    assert_true(s.other_backend);
-    s = settings_in(SET("'allocator':'','backend':'pluggable',"));
-    assert_true(s.other_backend);
-    s = settings_in(SET("'backend':'native',"));
-    assert_false(s.other_backend);
-    assert_string_equal(logged, "");
-}
-
-TEST_IN_FOLDER(settings_that_make_no_sense_are_not_known_and_one_line_says_so)
-{
-    static const char *const texts[] = {
-        SET("'allocator':'max_split_size_mb:',"),
-        SET("'allocator':'max_split_size_mb:-1',"),
-        SET("'allocator':'expandable_segments:Perhaps',"),
-        SET("'allocator':'of_tomorrow:True',"),
-        SET("'allocator':'expandable_segments:True\\u0000',"),
-        SET("'allocator':['expandable_segments:True'],"),
-        SET("'allocator':17,"),
+    enum { KNOWN = DPRO_ALLOCATOR_KNOWN, NO = DPRO_ALLOCATOR_STRANGE };
+    static const struct {
+        const char *members;
+        int known;
+        bool expandable, other_backend;
+        uint64_t max_split;
+    } cases[] = {
+        {"", DPRO_ALLOCATOR_ASSUMED, false, false, ALLOCATOR_UNLIMITED},
+        {"'allocator':null,", DPRO_ALLOCATOR_ASSUMED, false, false, ALLOCATOR_UNLIMITED},
+        {"'allocator':'',", KNOWN, false, false, ALLOCATOR_UNLIMITED},
+        {"'allocator':'expandable_segments:True,max_split_size_mb:64',", KNOWN, true, false,
+         64 << 20},
+        {"'allocator':'backend:cudaMallocAsync',", KNOWN, false, true, ALLOCATOR_UNLIMITED},
+        {"'allocator':'','backend':'pluggable',", KNOWN, false, true, ALLOCATOR_UNLIMITED},
+        {"'backend':'native',", DPRO_ALLOCATOR_ASSUMED, false, false, ALLOCATOR_UNLIMITED},
+        {"'allocator':'max_split_size_mb:',", NO, false, false, 0},
+        {"'allocator':'max_split_size_mb:-1',", NO, false, false, 0},
+        {"'allocator':'expandable_segments:Perhaps',", NO, false, false, 0},
+        {"'allocator':'of_tomorrow:True',", NO, false, false, 0},
+        {"'allocator':'expandable_segments:True\\u0000',", NO, false, false, 0},
+        {"'allocator':['expandable_segments:True'],", NO, false, false, 0},
+        {"'allocator':17,", NO, false, false, 0},
     };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        logged[0] = '\0';
-        struct allocator_settings s = settings_in(texts[i]);
-        if (s.known != DPRO_ALLOCATOR_STRANGE)
-            fail_msg("%s", texts[i]);
-        assert_non_null(strstr(logged, "what the allocator reserves"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "{'schema':'dpro.memory/1','device':'cuda:0',%s'blocks':[]}",
+                 cases[i].members);
+        write_text("host0/rank0/kineto.json", PROFILE(""));
+        write_text("host0/rank0/memory.json", text);
+        struct allocator_settings s = load()->ranks[0].held->allocator;
+        print_message("%s\n", cases[i].members);
+        assert_int_equal(s.known, cases[i].known);
+        assert_int_equal(strstr(logged, "what the allocator reserves") != NULL, s.known == NO);
         assert_ptr_equal(strchr(logged, '\n'), strrchr(logged, '\n'));
+        if (s.known == NO)
+            continue;
+        assert_string_equal(logged, "");
+        assert_int_equal(s.expandable_segments, cases[i].expandable);
+        assert_int_equal(s.other_backend, cases[i].other_backend);
+        assert_int_equal(s.max_split_bytes, cases[i].max_split);
     }
 }

@@ -201,24 +201,20 @@ class BadFiles(Case):
         facts = self.assert_json("replay", self.path("trace"))
         self.assertIn("rank2.json: empty file, left out", " ".join(facts["warnings"]))
 
-    def test_an_empty_folder_is_refused(self):
+    # -- the wrong files together, or none
+
+    def test_what_makes_no_job_is_refused(self):
         os.mkdir(self.path("empty"))
-        self.assert_error(dpro("replay", self.path("empty")), INPUT, "empty")
-
-    def test_a_glob_without_a_match_is_refused(self):
-        self.assert_error(dpro("replay", self.path("*.json")), INPUT)
-
-    # -- the wrong files together
-
-    def test_two_overlapping_files_of_one_rank_are_refused(self):
-        folder = self.good()
+        self.good()
         self.write("job/again.json", job()[0])
-        self.assert_error(dpro("replay", folder), INPUT, "rank 0", r"rank0\.json", r"again\.json")
-
-    def test_ranks_of_two_jobs_are_refused(self):
-        self.write("job/rank0.json", job(world=2)[0])
-        self.write("job/rank1.json", job(world=4, start_us=9e13)[1])
-        self.assert_error(dpro("replay", self.path("job")), INPUT, "job")
+        self.write("two/rank0.json", job(world=2)[0])
+        self.write("two/rank1.json", job(world=4, start_us=9e13)[1])
+        for args, *says in (([self.path("empty")], "empty"), ([self.path("*.json")], "no file matches"), ([self.path("two")], "two"),
+                            ([self.path("job")], "rank 0", r"rank0\.json", r"again\.json"), ([BUNDLED, "--steps", "500:600"], "iteration"),
+                            ([os.path.join(BUNDLED, "et_rank0.json.gz")], "et_rank0"),
+                            ([self.path("nowhere.json")], r"nowhere\.json", "No such file")):
+            with self.subTest(args=args):
+                self.assert_error(dpro("replay", *args), INPUT, *says)
 
     def assert_taken_once(self, facts, *paths):
         self.assertEqual(len([w for w in facts["warnings"] if "the same file" in w and all(p in w for p in paths)]), 1)
@@ -269,12 +265,6 @@ class BadFiles(Case):
     def test_a_trace_without_iterations_survives(self):
         events = [span(f"aten::op{i}", 1000.0 * i, 500 + 7 * i) for i in range(20)]
         self.assert_survives(self.write("rank0.json", {"traceEvents": events}))
-
-    def test_an_execution_trace_alone_is_refused(self):
-        self.assert_error(dpro("replay", os.path.join(BUNDLED, "et_rank0.json.gz")), INPUT)
-
-    def test_steps_that_are_not_there_are_refused(self):
-        self.assert_error(dpro("replay", BUNDLED, "--steps", "500:600"), INPUT, "iteration")
 
     # -- wrong values
 
@@ -341,9 +331,6 @@ class BadFiles(Case):
         self.assertLess(len(result.out), 8 << 20)
 
     # -- files that are not to be had
-
-    def test_a_missing_path_is_refused(self):
-        self.assert_error(dpro("replay", self.path("nowhere.json")), INPUT, r"nowhere\.json", "No such file")
 
     def test_what_is_no_file_in_a_folder_survives(self):
         """A link to nowhere, a pipe that nobody writes to, and a folder of a trace's name."""

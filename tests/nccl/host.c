@@ -132,99 +132,80 @@ static struct nccl_proxy_op proxy_op_of(const struct facts *f)
         (d)->proxy_step = (f)->step;                                                               \
         break;
 
-#define DESCRIBE_DEVICE(d, f)                                                                      \
-    case NCCL_KERNEL_CH:                                                                           \
-        (d)->kernel_ch = (struct nccl_kernel_ch){(uint8_t)(f)->channel, (f)->gpu_start};           \
-        break;                                                                                     \
+#define DESCRIBE_NET(d, f)                                                                         \
     case NCCL_NET:                                                                                 \
         (d)->net = (struct nccl_net){(f)->net_plugin, (f)->net_data};                              \
         break;
 
-static void describe_v1(struct nccl_descr_v1 *d, const struct host_comm *c, const struct facts *f)
-{
-    switch (__builtin_ctz(d->type)) {
-    case NCCL_COLL:
-        d->coll.comm_name = c->name;
-        d->coll.comm_hash = c->hash;
-        d->coll.sequence = f->sequence;
-        d->coll.func = (uint8_t)f->func;
-        d->coll.send_buffer = f->send_buffer;
-        d->coll.recv_buffer = f->recv_buffer;
-        d->coll.count = f->count;
-        d->coll.root = f->root;
-        d->coll.datatype = (uint8_t)f->datatype;
-        d->coll.n_channels = (uint8_t)f->n_channels;
-        d->coll.n_warps = (uint8_t)f->n_warps;
-        d->coll.algorithm = (uint8_t)f->algorithm;
-        d->coll.protocol = (uint8_t)f->protocol;
-        break;
-    case NCCL_P2P:
-        d->p2p.comm_name = c->name;
-        d->p2p.comm_hash = c->hash;
-        d->p2p.func = (uint8_t)f->func;
-        d->p2p.buffer = f->send_buffer;
-        d->p2p.datatype = (uint8_t)f->datatype;
-        d->p2p.count = f->count;
-        d->p2p.peer = f->peer;
-        break;
-        DESCRIBE_PROXY(d, f)
-    }
-}
+#define DESCRIBE_DEVICE(d, f)                                                                      \
+    case NCCL_KERNEL_CH:                                                                           \
+        (d)->kernel_ch = (struct nccl_kernel_ch){(uint8_t)(f)->channel, (f)->gpu_start};           \
+        break;                                                                                     \
+        DESCRIBE_NET(d, f)
 
-#define DESCRIBE_COLL(d, f)                                                                        \
+/* Of what all interfaces have, the first has numbers in place of texts. */
+#define NUMBER(texts, n) ((uint8_t)(n))
+#define TEXT(texts, n)   (texts[n])
+
+#define DESCRIBE_COLL(d, f, AS)                                                                    \
     do {                                                                                           \
         (d)->coll.sequence = (f)->sequence;                                                        \
-        (d)->coll.func = host_funcs[(f)->func];                                                    \
+        (d)->coll.func = AS(host_funcs, (f)->func);                                                \
         (d)->coll.send_buffer = (f)->send_buffer;                                                  \
         (d)->coll.recv_buffer = (f)->recv_buffer;                                                  \
         (d)->coll.count = (f)->count;                                                              \
         (d)->coll.root = (f)->root;                                                                \
-        (d)->coll.datatype = host_datatypes[(f)->datatype];                                        \
+        (d)->coll.datatype = AS(host_datatypes, (f)->datatype);                                    \
         (d)->coll.n_channels = (uint8_t)(f)->n_channels;                                           \
         (d)->coll.n_warps = (uint8_t)(f)->n_warps;                                                 \
-        (d)->coll.algorithm = host_algorithms[(f)->algorithm];                                     \
-        (d)->coll.protocol = host_protocols[(f)->protocol];                                        \
+        (d)->coll.algorithm = AS(host_algorithms, (f)->algorithm);                                 \
+        (d)->coll.protocol = AS(host_protocols, (f)->protocol);                                    \
     } while (0)
 
-#define DESCRIBE_P2P(d, f)                                                                         \
+#define DESCRIBE_P2P(d, f, AS)                                                                     \
     do {                                                                                           \
-        (d)->p2p.func = host_funcs[(f)->func];                                                     \
+        (d)->p2p.func = AS(host_funcs, (f)->func);                                                 \
         (d)->p2p.buffer = (f)->send_buffer;                                                        \
-        (d)->p2p.datatype = host_datatypes[(f)->datatype];                                         \
+        (d)->p2p.datatype = AS(host_datatypes, (f)->datatype);                                     \
         (d)->p2p.count = (f)->count;                                                               \
         (d)->p2p.peer = (f)->peer;                                                                 \
     } while (0)
 
-#define DESCRIBE_NAMED(d, c, f)                                                                    \
+/* Up to interface 3 tasks name their communicator. */
+#define DESCRIBE_NAMED(d, c, f, AS)                                                                \
     case NCCL_COLL:                                                                                \
         (d)->coll.comm_name = (c)->name;                                                           \
         (d)->coll.comm_hash = (c)->hash;                                                           \
-        DESCRIBE_COLL(d, f);                                                                       \
+        DESCRIBE_COLL(d, f, AS);                                                                   \
         break;                                                                                     \
     case NCCL_P2P:                                                                                 \
         (d)->p2p.comm_name = (c)->name;                                                            \
         (d)->p2p.comm_hash = (c)->hash;                                                            \
-        DESCRIBE_P2P(d, f);                                                                        \
-        break;
+        DESCRIBE_P2P(d, f, AS);                                                                    \
+        break;                                                                                     \
+        DESCRIBE_PROXY(d, f)
+
+static void describe_v1(struct nccl_descr_v1 *d, const struct host_comm *c, const struct facts *f)
+{
+    switch (__builtin_ctz(d->type)) {
+        DESCRIBE_NAMED(d, c, f, NUMBER)
+    }
+}
 
 static void describe_v2(struct nccl_descr_v2 *d, const struct host_comm *c, const struct facts *f)
 {
     switch (__builtin_ctz(d->type)) {
-        DESCRIBE_NAMED(d, c, f)
-        DESCRIBE_PROXY(d, f)
+        DESCRIBE_NAMED(d, c, f, TEXT)
     }
 }
 
 static void describe_v3(struct nccl_descr_v3 *d, const struct host_comm *c, const struct facts *f)
 {
     switch (__builtin_ctz(d->type)) {
-        DESCRIBE_NAMED(d, c, f)
-        DESCRIBE_PROXY(d, f)
+        DESCRIBE_NAMED(d, c, f, TEXT)
+        DESCRIBE_NET(d, f)
     case NCCL_KERNEL_CH:
         d->kernel_ch.channel = (uint8_t)f->channel;
-        break;
-    case NCCL_NET:
-        d->net = (struct nccl_net){f->net_plugin, f->net_data};
         break;
     }
 }
@@ -233,10 +214,10 @@ static void describe_v4(struct nccl_descr_v4 *d, const struct facts *f)
 {
     switch (__builtin_ctz(d->type)) {
     case NCCL_COLL:
-        DESCRIBE_COLL(d, f);
+        DESCRIBE_COLL(d, f, TEXT);
         break;
     case NCCL_P2P:
-        DESCRIBE_P2P(d, f);
+        DESCRIBE_P2P(d, f, TEXT);
         d->p2p.n_channels = (uint8_t)f->n_channels;
         break;
         DESCRIBE_PROXY(d, f)
@@ -270,11 +251,11 @@ static void describe_v6(struct nccl_descr_v6 *d, const struct facts *f)
         d->launch.stream = f->stream;
         break;
     case NCCL_COLL:
-        DESCRIBE_COLL(d, f);
+        DESCRIBE_COLL(d, f, TEXT);
         d->coll.group = f->group;
         break;
     case NCCL_P2P:
-        DESCRIBE_P2P(d, f);
+        DESCRIBE_P2P(d, f, TEXT);
         d->p2p.n_channels = (uint8_t)f->n_channels;
         d->p2p.group = f->group;
         break;

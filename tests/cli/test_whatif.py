@@ -75,17 +75,6 @@ class WhatIf(Case):
         self.assertGreater(more, 15)
         self.assertGreater(many["iteration_ms"] - few["iteration_ms"], 0.3 * more)
 
-    def test_other_durations_cost_what_the_replay_says(self):
-        """An op's time is what the replay knows best: a model beside it won 0.07 ms where 8.9 are to be won."""
-        for name, spec in (("torch-ddp-gloo-gpt-n2", "SEND=2"), ("byteps-torch-n2", "COLLECTIVE=2"), ("torch-ep-gloo-n2", "CPU=0.5"),
-                           ("torch-nccl-conv-h200-memory", "GPU=0.5"), ("torch-pp-gloo-n2", "BW@1=+1")):
-            with self.subTest(name=name, spec=spec):
-                trace = os.path.join(os.path.dirname(BUNDLED), name)
-                asked, own = (self.ask(trace, *args)["predicted"]["iteration_ms"] for args in (("--delay", spec), ()))
-                replayed, seen = (self.assert_replays(trace, *args)["predicted"]["iteration_ms"] for args in (("--delay", spec), ()))
-                self.assertGreater(abs(replayed / seen - 1), 0.05)
-                self.assertAlmostEqual(asked / own, replayed / seen, delta=0.02)
-
     def test_predictions_are_for_the_job_without_the_profiler(self):
         for name in ("torch-ddp-gloo-gpt-n2-default", "tf-ps-n2", "hvd-mx-n2"):
             with self.subTest(trace=name):
@@ -195,16 +184,24 @@ class WhatIf(Case):
         facts = self.ask(BUNDLED, "--delay", "COMM=2", "--bandwidth", "2x", "--latency", "0.5x")
         self.assertAlmostEqual(facts["speedup"], 1, delta=0.01)
 
-    def test_delays_agree_with_the_replay(self):
-        for job, delays in {"torch-ddp-gloo-gpt-n2": ("BW=0.5", "FW=+50", "ALL=2", "UPDATE=+30"),
-                            "torch-ddp-gloo-lstm-n2-2gbit": ("ALL=2", "BW=0.5"), "hvd-mx-n2": ("COMM=1.5",),
-                            "tf-session-collectives-net-n2": ("COMPUTE=1.5", "FW=2"), "tf-ps-n2": ("COMM=1.5",)}.items():
-            trace = os.path.join(os.path.dirname(BUNDLED), job)
-            base = dpro("replay", trace, "--no-validate", "--json").json["predicted"]["iteration_ms"]
+    def test_other_durations_cost_what_the_replay_says(self):
+        """An op's time is what the replay knows best: a model beside it won 0.07 ms where 8.9 are to be won."""
+        for name, off, delays in (
+                ("torch-ddp-gloo-gpt-n2", 0.03, ("BW=0.5", "FW=+50", "ALL=2", "UPDATE=+30")), ("torch-ddp-gloo-gpt-n2", 0.02, ("SEND=2",)),
+                ("torch-ddp-gloo-lstm-n2-2gbit", 0.03, ("ALL=2", "BW=0.5")), ("hvd-mx-n2", 0.03, ("COMM=1.5",)),
+                ("tf-session-collectives-net-n2", 0.03, ("COMPUTE=1.5", "FW=2")), ("tf-ps-n2", 0.03, ("COMM=1.5",)),
+                ("byteps-torch-n2", 0.02, ("COLLECTIVE=2",)), ("torch-ep-gloo-n2", 0.02, ("CPU=0.5",)),
+                ("torch-nccl-conv-h200-memory", 0.02, ("GPU=0.5",)), ("torch-pp-gloo-n2", 0.02, ("BW@1=+1",))):
+            trace = os.path.join(os.path.dirname(BUNDLED), name)
+            own = self.ask(trace)["predicted"]["iteration_ms"]
+            seen = self.assert_replays(trace, "--no-validate")["predicted"]["iteration_ms"]
             for delay in delays:
-                replayed = dpro("replay", trace, "--no-validate", "--delay", delay, "--json").json["predicted"]["iteration_ms"]
-                self.assertAlmostEqual(self.ask(trace, "--delay", delay)["speedup"], base / replayed,
-                                       delta=0.03 * base / replayed, msg=job + " " + delay)
+                with self.subTest(name=name, delay=delay):
+                    asked = self.ask(trace, "--delay", delay)["predicted"]["iteration_ms"] / own
+                    replayed = self.assert_replays(trace, "--no-validate", "--delay", delay)["predicted"]["iteration_ms"] / seen
+                    if off == 0.02:
+                        self.assertGreater(abs(replayed - 1), 0.05)
+                    self.assertAlmostEqual(asked, replayed, delta=off if off == 0.02 else off * replayed)
 
     def test_changes_combine_and_are_told(self):
         facts = self.ask(BUNDLED, "--bucket-cap-mb", "2,first=1", "--partition-mb", "1", "--compress", "bf16",

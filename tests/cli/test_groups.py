@@ -23,11 +23,13 @@ def gathers(elements=(1000, 1000, 1000), **options):
     return traces
 
 
-def sharded(world, layers=6):
-    """The traces of a job that gathers shards and reduces gradients to them, round rings of links of 1 GB/s and 200 us."""
+def sharded(world, layers=6, turns=1):
+    """The traces of a job that gathers shards and reduces gradients to them, round rings of links of 1 GB/s and 200 us. Gathers
+    take `turns` times as long for a byte."""
     elements = [200_000 * (1 + layer // 2) for layer in range(layers)]
     traces = job(world=world, layers=layers, backward_us=30_000,
-                 transfer_us=[(world - 1) * (4 * n / 1000 / world + 200) - 20 for n in elements])
+                 transfer_us=[(world - 1) * (4 * n / 1000 / world * (turns if layer % 2 else 1) + 200) - 20
+                             for layer, n in enumerate(elements)])
     for trace in traces:
         for old, new in (("allreduce_", ("reduce_scatter_", "allgather_")), ("all_reduce", ("reduce_scatter", "all_gather"))):
             for i, event in enumerate(e for e in trace["traceEvents"] if e["name"].endswith(old)):
@@ -274,6 +276,18 @@ class Groups(Case):
         hosts = ["--topology", self.topology(8), "--world-size", "64"]  # what leaves a host is a shard's gradients
         self.assertLess(self.asked(SHARDED, *hosts, "--shard", "8"), self.asked(SHARDED, *hosts))
         self.assertLess(self.asked(SHARDED, *hosts, "--shard", "8"), self.asked(SHARDED, *hosts, "--shard", "16"))
+
+    def test_what_two_ranks_exchange_by_turns_does_not_make_the_link_slower(self):
+        took = {}
+        for turns in (1, 1.5):
+            path = self.path("turns%s" % turns)
+            for rank, trace in enumerate(sharded(2, turns=turns)):
+                self.write("turns%s/rank%d.json" % (turns, rank), trace)
+            facts = self.ask(path, "--bandwidth", "8Gbit")
+            self.assertAlmostEqual(facts["link"]["bandwidth_bytes_per_s"]["value"] / 1e9, 1, delta=0.02)
+            self.assertAlmostEqual(facts["speedup"], 1, delta=0.01)
+            took[turns] = [self.ask(path, "--bandwidth", ratio)["predicted"]["iteration_ms"] for ratio in ("1x", "0.1x")]
+        self.assertGreater(took[1.5][1] - took[1.5][0], 1.1 * (took[1][1] - took[1][0]))
 
     def test_shards_are_predicted_alike_from_few_ranks_and_from_many(self):
         jobs = {world: self.write_job(f"shards{world}", sharded(world)) for world in (2, 4, 8)}

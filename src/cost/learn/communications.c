@@ -45,6 +45,18 @@ struct traffic communication_traffic(uint8_t kind, const char *pattern, double n
     return (struct traffic){1, collective_is_one(kind, DPRO_BROADCAST, DPRO_REDUCE) ? log_n : 1};
 }
 
+/* Two ranks that exchange over gloo's one connection take turns: each asks for what it receives
+ * behind what it sends, so the one that comes first sends when the other one has sent. An
+ * all-gather passes in two halves, of which the second ones go both ways at once. */
+static double turns_of(const struct dpro_graph *g, const struct graph_collective *c)
+{
+    uint32_t device = g->device[g->members[c->first_member].transfer];
+    if (c->n_expected != 2 || device == DPRO_NO_DEVICE ||
+        g->devices[device].kind != DPRO_DEVICE_COMM_THREAD)
+        return 1;
+    return c->kind == DPRO_ALL_TO_ALL ? 2 : c->kind == DPRO_ALL_GATHER ? 1.5 : 1;
+}
+
 /* ---- groups ---- */
 
 static bool is_pair(const struct graph_collective *c)
@@ -222,16 +234,17 @@ void find_communications(const struct dpro_graph *g, struct dpro_model *model,
         }
         uint32_t k = model->n_communications++;
         struct traffic traffic = communication_traffic(c->kind, pattern, c->n_expected);
-        model->communications[k] =
-            (struct model_communication){.kind = c->kind,
-                                         .pattern = pattern,
-                                         .group = number,
-                                         .collective = j,
-                                         .size_bytes = c->size_bytes,
-                                         .link_bytes = traffic.share * (double)c->size_bytes,
-                                         .sent_bytes = traffic.share * (double)c->size_bytes,
-                                         .n_steps = traffic.n_steps,
-                                         .waits_ns = (double)c->missing_wait_ns};
+        model->communications[k] = (struct model_communication){
+            .kind = c->kind,
+            .pattern = pattern,
+            .group = number,
+            .collective = j,
+            .size_bytes = c->size_bytes,
+            .turns = turns_of(g, c),
+            .link_bytes = traffic.share * turns_of(g, c) * (double)c->size_bytes,
+            .sent_bytes = traffic.share * (double)c->size_bytes,
+            .n_steps = traffic.n_steps,
+            .waits_ns = (double)c->missing_wait_ns};
         coarse->collective_of[k] = j;
         coarse->first_of[j] = model->n_tensors + k;
         mark_transfers(g, j, coarse);

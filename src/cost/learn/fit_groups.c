@@ -61,13 +61,16 @@ static void fit_link(const struct fitting *f, const double *times, bool within,
     struct dpro_estimate base, usual = f->on_cpu ? FIT_TCP_MESSAGE_NS : FIT_PROXY_MESSAGE_NS;
     SCRATCH fit_points points = {0};
     double steps = 0, bytes = 0, least = DBL_MAX;
+    bool told = false; /* by others */
+    EACH_OF (const struct model_communication, c, m->communications, m->n_communications)
+        told |= m->groups[c->group].within == within && c->link_bytes > 0 && c->turns <= 1;
     for (uint32_t k = 0; k < m->n_communications; k++) {
         const struct model_communication *c = &m->communications[k];
         for (uint32_t s = 0; s < f->r->n && m->groups[c->group].within == within; s++) {
             double took = fmax(0, times[(size_t)s * m->n_communications + k] - c->waits_ns);
             if (c->n_steps > 0 && took > 0)
                 least = fmin(least, took / c->n_steps);
-            if (c->link_bytes <= 0)
+            if (c->link_bytes <= 0 || (told && c->turns > 1))
                 continue;
             struct fit_point point = {c->link_bytes, took, 1 / (c->link_bytes + 1), 0};
             array_push(&points, point);
@@ -180,6 +183,22 @@ static double flown_part(const struct fitting *f, uint32_t communication)
     return took_ns > 0 ? flown_ns / took_ns : 1;
 }
 
+/* How far two ranks take turns is chance: where others tell what a byte takes, their time does. */
+static void see_turns(const struct fitting *f)
+{
+    for (uint32_t k = 0; k < f->model->n_communications; k++) {
+        struct model_communication *c = &f->model->communications[k];
+        struct link_times link = link_times_of(&f->net->link, f->model->groups[c->group].within);
+        double wire_ns = 0, own_ns = c->sent_bytes * link.byte_ns;
+        for (uint32_t s = 0; s < f->r->n; s++)
+            wire_ns += f->times[(size_t)s * f->model->n_communications + k] / f->r->n;
+        wire_ns -= c->waits_ns + c->n_steps * link.message_ns;
+        if (c->turns > 1 && own_ns > 0)
+            c->turns = fmin(fmax(wire_ns / own_ns, 1), c->turns);
+        c->link_bytes = c->turns * c->sent_bytes;
+    }
+}
+
 /* A link takes no time for bytes while no message with bytes is under way: an idle one has room for
  * some in its buffers. */
 static void limit_bytes(const struct fitting *f)
@@ -221,6 +240,7 @@ void fit_groups(const struct fitting *f)
         link->message_ns = seen.message_ns;
         fit_interference(f);
     }
+    see_turns(f);
     limit_bytes(f);
     fit_unknown_sizes(f);
     f->net->learnt = *link;

@@ -38,9 +38,9 @@ struct model_group {
 };
 
 /* What a group communicates once in an iteration. It took its first rank took_ns with the links to
- * itself: link_bytes on a rank's link (which may have room for some more in its buffers), n_steps
- * messages one after the other, and what is left,
- * which other links do not change. */
+ * itself: link_bytes on a rank's link (which may have room for some more in its buffers), with
+ * those that it lets pass the other way first, n_steps messages one after the other, and what is
+ * left, which other links do not change. */
 struct model_communication {
     uint8_t kind;        /* enum dpro_collective_kind */
     const char *pattern; /* who sent to whom: "ring", ..., static; NULL: not known */
@@ -48,6 +48,7 @@ struct model_communication {
     uint32_t follows;    /* 1 + another, at whose end it begins on all ranks; 0: as they issue it */
     uint32_t collective; /* of the graph that it was learnt from */
     uint64_t size_bytes; /* a rank's contribution; 0: not known */
+    double turns;        /* bytes that a link is busy for a byte that it carries */
     double link_bytes;
     double sent_bytes; /* with those that passed an idle link's buffers */
     double n_steps;

@@ -220,6 +220,17 @@ static void add_streams(struct evaluator *e)
 
 ORDER(by_communication, struct rank_lag, ASCENDING(communication) ?: ASCENDING(number));
 
+/* How much longer a communication takes with the rate of links as it is now. A rank that has it
+ * later than others has it later by as much: what it still waits for then are bytes, too. */
+static double lag_stretch(const struct dpro_model *m, const struct model_communication *c)
+{
+    double byte_ns = link_times_of(&m->net.learnt, m->groups[c->group].within).byte_ns;
+    struct model_cost was = model_recorded_cost(c, byte_ns, m->net.took_ratio);
+    struct model_cost now = model_group_cost(m, c);
+    double was_ns = was.latency_ns + was.wire_ns;
+    return was_ns > 0 ? (was.latency_ns + now.wire_ns) / was_ns : 1;
+}
+
 /* What a rank has later than others it waits for in a communication of its own, which ends that
  * much after. They come behind all others, by program and op. */
 static void list_lags(struct evaluator *e)
@@ -230,10 +241,10 @@ static void list_lags(struct evaluator *e)
     for (uint32_t p = 0; p < m->n_programs; p++) {
         e->first_lag[p] = (uint32_t)lags.n;
         EACH_OF (const struct model_op, op, m->programs[p].ops, m->programs[p].n_ops) {
-            struct rank_lag lag = {op->needs - m->n_tensors, (uint32_t)lags.n,
-                                   op->lag_ns * m->net.took_ratio};
+            uint32_t k = op->needs - m->n_tensors;
             if (op->lag_ns > 0)
-                array_push(&lags, lag);
+                array_add(&lags, k, (uint32_t)lags.n,
+                          op->lag_ns * m->net.took_ratio * lag_stretch(m, &m->communications[k]));
         }
     }
     array_sort(&lags, by_communication);

@@ -497,6 +497,19 @@ class Causes(Case):
             self.assertAlmostEqual(parts[f"before aten::op_{i}"], 4, delta=0.4)
             self.assertAlmostEqual(parts[f"in range_{i}"], 4, delta=0.4)
 
+    def test_a_rank_that_waits_for_a_paused_one_waits_for_its_bucket_whatever_was_recorded_of_sizes(self):
+        def woken(r, step, bucket):  # late by up to 6 ms, as of a core that processes share
+            late = draw(r, step, bucket).random()
+            return 20 if late < 0.6 else 6000 * late
+
+        def paused(r, step, phase, layer):
+            return 16 if phase == "forward" and layer == 2 and (step + r) % 3 == 0 else 1
+        usual = CpuJob(world=2, steps=12, transfer=4000, copies=woken)
+        made = CpuJob(world=2, steps=12, transfer=4000, copies=woken, slow=paused)
+        causes = {cause["cause"]: cause for cause in self.assert_json("diagnose", made.write(self))["causes"]}
+        self.assert_blamed("noise", causes, {}, (made.run()[1] - usual.run()[1]) / 1000, 0.1)
+        self.assertNotIn("python_gaps", causes)
+
     def test_python_stacks_name_the_collection_of_garbage(self):
         collects = pause(40_000.0, "<built-in function collect>", lambda rank, number: rank == 1 and number % 5 == 2)
         _, causes = self.diagnose(**WAITS, before_forward=collects)

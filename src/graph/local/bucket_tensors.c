@@ -137,6 +137,7 @@ struct bucket_maker {
     struct rank_build *rank;
     copy_array in, out;
     size_t next_in, next_out;
+    bool in_rows; /* copies out are in as many rows as there are buckets */
     uint32_t *before;
     update_array updates[2];   /* on the CPU, on the device */
     struct recorded_walk walk; /* recording NULL: there is none */
@@ -189,6 +190,27 @@ static size_t take_copies(const copy_array *copies, size_t next, uint64_t numel,
            (sum < numel || copies->at[next + n].numel == 0))
         sum += copies->at[next + n++].numel;
     return sum == numel || sum == 0 ? n : 0;
+}
+
+/* Copies from the k-th on that follow one another: DDP looks at a bucket before it copies it. */
+static size_t row_of_copies(const struct bucket_maker *m, size_t k)
+{
+    const struct rank_build *rank = m->rank;
+    size_t n = k < m->out.n;
+    for (; n > 0 && k + n < m->out.n; n++) {
+        uint32_t before = m->before[m->out.at[k + n].first];
+        if (before == NO_ID || !(rank->classes[rank->ops.at[before].name] & NAME_BUCKET_OUT))
+            break;
+    }
+    return n;
+}
+
+static bool copies_in_rows(const struct bucket_maker *m, size_t n_buckets)
+{
+    size_t n = 0;
+    for (size_t k = 0; k < m->out.n; k += row_of_copies(m, k))
+        n++;
+    return n == n_buckets;
 }
 
 /* The next unused copy of a size among n; NULL: none. */
@@ -354,7 +376,9 @@ static void plan_bucket(struct bucket_maker *m, const struct start *start)
     uint64_t item_bytes = coll->numel ? coll->size_bytes / coll->numel : 4;
     size_t n_in = take_copies(&m->in, m->next_in, coll->numel, start->start_ns);
     size_t n_out = coll->numel ? take_copies(&m->out, m->next_out, coll->numel, INT64_MAX) : 0;
-    uint32_t use = find_use(m, coll, n_out);
+    size_t n_row = coll->numel ? n_out : m->in_rows ? row_of_copies(m, m->next_out) : 0;
+    uint32_t use = find_use(m, coll, n_row);
+    m->next_out += n_row - n_out;
     bool sized =
         coll->numel || coll->size_bytes; /* else DDP's own have no mark around their call */
     if (m->walk.recording && coll->bucket == NO_ID && (sized || coll->call == 0))
@@ -392,6 +416,7 @@ void build_tensors(struct rank_build *rank)
                              .updates = {find_updates(rank, false), find_updates(rank, true)},
                              .walk = recorded_walk_begin(rank->trace, rank->names)};
     start_array starts = collect_buckets(rank);
+    m.in_rows = copies_in_rows(&m, starts.n);
     if (m.in.n == 0)
         m.in = collect_copies(rank, NAME_ACCUMULATE, NAME_BACKWARD);
     for (size_t c = 0; c < rank->collectives.n; c++) /* of sharded models, gathers too */

@@ -240,7 +240,7 @@ class Diagnose(Case):
     def test_a_what_if_that_is_not_sure_says_so_and_a_small_one_is_no_answer(self):
         told = dpro("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-ddp-gloo-lstm-n2-2gbit")).out
         self.assertRegex(told, r"--bandwidth 2x +# wins [0-9.]+ \+- [0-9.]+ ms, too little to be sure of\n")
-        facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "torch-fsdp-gloo-n2-memory"))
+        facts = self.assert_json("diagnose", os.path.join(os.path.dirname(BUNDLED), "tf-session-collectives-net-n2"))
         self.assertEqual([cause["command"] for cause in facts["causes"]], [None] * len(facts["causes"]))
         self.assertIn("look at when ranks arrive", facts["causes"][0]["next_step"])
         self.assertNotIn("count most", told.replace("\n       ", " "))

@@ -101,7 +101,7 @@ static void world_grow(struct world *w, struct model_communication *c, struct ex
     struct model_cost cost = model_recorded_cost(c, old_byte, pace);
     struct traffic before = communication_traffic(c->kind, c->pattern, was.n);
     struct traffic now = grown_traffic(w, c, is, is.n != was.n);
-    double ratio = before.share > 0 ? now.share / before.share / c->turns : 1;
+    double ratio = before.share > 0 ? now.share / before.share / fmax(c->turns, 1) : 1;
     if (is_shard_gather(w, c)) {
         ratio *= (double)was.n / is.n;
         c->size_bytes = c->size_bytes * was.n / is.n;

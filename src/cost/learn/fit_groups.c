@@ -193,8 +193,9 @@ static void see_turns(const struct fitting *f)
         for (uint32_t s = 0; s < f->r->n; s++)
             wire_ns += f->times[(size_t)s * f->model->n_communications + k] / f->r->n;
         wire_ns -= c->waits_ns + c->n_steps * link.message_ns;
-        if (c->turns > 1 && own_ns > 0)
-            c->turns = fmin(fmax(wire_ns / own_ns, 1), c->turns);
+        if (c->turns <= 1 || own_ns <= 0)
+            continue;
+        c->turns = fmin(fmax(wire_ns / own_ns, 1), c->turns);
         c->link_bytes = c->turns * c->sent_bytes;
     }
 }

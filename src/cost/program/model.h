@@ -48,7 +48,7 @@ struct model_communication {
     uint32_t follows;    /* 1 + another, at whose end it begins on all ranks; 0: as they issue it */
     uint32_t collective; /* of the graph that it was learnt from */
     uint64_t size_bytes; /* a rank's contribution; 0: not known */
-    double turns;        /* bytes that a link is busy for a byte that it carries */
+    double turns; /* bytes that a link is busy for a byte that it carries; below 1: as many */
     double link_bytes;
     double sent_bytes; /* with those that passed an idle link's buffers */
     double n_steps;

@@ -120,6 +120,21 @@ class Pipeline(Case):
         later = self.assert_replays(*self.traces(), "--delay", "aten::mm@0=+5")["predicted"]["iteration_ms"]
         self.assertGreater(later - plain, 4)
 
+    def test_a_send_is_over_when_a_receiver_that_waits_has_it(self):
+        """Its own wait is over when the sender's buffers have it."""
+        def step_of(rank, marks, number):
+            def step(start, _):
+                kind, posted, until = ("send", 2000, 2060) if rank == 0 else ("recv", 0, 6000)
+                sent = transfer(number, kind, 1 - rank, start + posted, start + posted + 30, start + until)
+                return [*(event for event in sent if marks or "dpro." not in event["name"]), span("aten::mm", start + until + 5, 900),
+                        *([span("aten::mm", start, 1990)] if rank == 0 else [])]
+            return step
+
+        for marks in (True, False):
+            traces = [self.write("rank%d.json" % rank, job(rank, 2, step_of(rank, marks, Number()))) for rank in (0, 1)]
+            exposed = {rank["rank"]: rank["exposed_communication_ms"] for rank in self.assert_replays(*traces)["ranks"]}
+            self.assertTrue(3.8 < exposed[1] < 4.1, (marks, exposed))
+
     def test_a_wait_is_no_work(self):
         facts = self.assert_replays(*self.traces())
         waiting = {rank["rank"]: rank["wait_for_peers_ms"] + rank["exposed_communication_ms"] for rank in facts["ranks"]}

@@ -272,7 +272,31 @@ bool member_is_posted(const struct join *join, const struct member *member)
     return device != NO_ID && rank->trace->tracks[rank->devices.at[device].name].posted;
 }
 
-/* A pair is over at both ends when either has seen that it is. */
+/* Whether the thread of a member did nothing else when its transfer was over, so that it has seen
+ * at once that it was. */
+static bool member_blocks(const struct join *join, const struct member *member, uint32_t sample,
+                          int64_t arrived_ns, int64_t over_ns)
+{
+    enum { LATE_NS = 200000 }; /* a thread that comes later waits for less */
+    const struct rank_build *rank = &join->ranks[member->rank];
+    const struct local_collective *coll = JOIN_PART(join, member);
+    if (coll->launch_op == NO_ID)
+        return false;
+    int64_t since = arrived_ns;
+    for (uint32_t op = coll->launch_op + 1;
+         op < rank->n_timed && rank->ops.at[op].track == rank->ops.at[coll->launch_op].track;
+         op++) {
+        int64_t start = *build_start(rank, sample, op);
+        if (start != ABSENT && start >= over_ns)
+            break;
+        since = MAX(since, *build_end(rank, sample, op));
+    }
+    return since <= arrived_ns || over_ns - since > LATE_NS;
+}
+
+/* A pair is over at both ends when either has seen that it is. But what is sent may be in the
+ * sender's buffers only when that goes on: then it is over when a receiver that waits for it has
+ * seen that. */
 static void cut_posted(struct join *join, const struct joined *joined, uint32_t sample,
                        int64_t last_arrival)
 {
@@ -286,7 +310,12 @@ static void cut_posted(struct join *join, const struct joined *joined, uint32_t 
                             JOIN_PART(join, &members[m])->transfer);
     if (*left[0] == ABSENT || *left[1] == ABSENT)
         return;
+    int receives = JOIN_PART(join, &members[1])->kind == DPRO_RECV;
+    bool is_sent = JOIN_PART(join, &members[!receives])->kind == DPRO_SEND;
     int64_t over = MAX(MIN(*left[0], *left[1]), last_arrival);
+    if (is_sent && *left[receives] > over &&
+        member_blocks(join, &members[receives], sample, last_arrival, *left[receives]))
+        over = *left[receives];
     for (int m = 0; m < 2; m++)
         *left[m] = MIN(*left[m], over);
 }
